@@ -1,0 +1,464 @@
+"""Lowering of expressions.
+
+An expression whose operands Python has at each call is computed by Python, in the prelude. Everything else
+becomes nodes of the body. A value under a condition on elements is special: Python would compute it only
+for some elements, so nothing that can fail moves from there into the prelude unconditionally.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from numfuse import ops
+from numfuse.body import Block, Cast, CastRule, Const, HostArg, If, Load, Node, Op, Type, Value, Version
+from numfuse.dtypes.rules import host_type
+from numfuse.errors import (
+    FusionAttributeError,
+    FusionIndexError,
+    FusionNameError,
+    FusionNotImplementedError,
+    FusionSyntaxError,
+    FusionTypeError,
+    FusionValueError,
+    Loc,
+)
+from numfuse.frontend.binding import Static
+from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue, Unassigned
+from numfuse.frontend.prelude import Host, PreludeWriter
+from numfuse.passes.builder import Builder
+
+_PYTHON_BINARY: dict[type[ast.operator], tuple[str, Callable[..., object]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+    ast.FloorDiv: ("//", operator.floordiv),
+    ast.Mod: ("%", operator.mod),
+    ast.Pow: ("**", operator.pow),
+    ast.LShift: ("<<", operator.lshift),
+    ast.RShift: (">>", operator.rshift),
+    ast.BitAnd: ("&", operator.and_),
+    ast.BitOr: ("|", operator.or_),
+    ast.BitXor: ("^", operator.xor),
+}
+_PYTHON_UNARY: dict[type[ast.unaryop], tuple[str, Callable[..., object]]] = {
+    ast.USub: ("-", operator.neg),
+    ast.UAdd: ("+", operator.pos),
+    ast.Invert: ("~", operator.invert),
+    ast.Not: ("not ", operator.not_),
+}
+_PYTHON_COMPARISON: dict[type[ast.cmpop], tuple[str, Callable[..., object]]] = {
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
+    ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.GtE: (">=", operator.ge),
+}
+# Operators that no Python number makes fail.
+_SAFE = frozenset(
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "negative",
+        "positive",
+        "logical_not",
+        "equal",
+        "not_equal",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+    ]
+)
+# Exponents for which NumPy's ``array ** number`` is another ufunc than power.
+SPECIAL_EXPONENTS = (2, 0.5, -1)
+# Values of a number in a structural place (an exponent, a range bound) that get a kernel of their own, for each
+# place in the source.
+STRUCTURAL_VALUES = 8
+
+
+class ExpressionLowering:
+    """Turns expressions into values; calls and statements are in the classes that extend it."""
+
+    def __init__(
+        self, prelude: PreludeWriter, structural_values: Callable[[Loc | None, object], int]
+    ) -> None:
+        self.prelude = prelude
+        self.structural_values = structural_values
+        self.builder = Builder()
+        self.env: dict[str, Abstract] = {}
+        self.arrays: dict[str, object] = {}  # array parameters and captured arrays of this call
+        self.dtypes: dict[str, np.dtype] = {}  # of these arrays
+        self.codes: dict[str, str] = {}  # how the prelude reads them
+        self.depth = 0  # how many conditions on elements surround the present place
+        self.numbers: dict[object, int] = {}
+        self.loads: dict[str, Device] = {}
+
+    # ---- entry points
+
+    def expr(self, node: ast.expr) -> Abstract:
+        """The value of an expression."""
+        static = getattr(node, "static", None)
+        if isinstance(static, Static):
+            return static
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise FusionSyntaxError(
+                f"{type(node).__name__} is not part of the language of fused functions", loc_of(node)
+            )
+        value: Abstract = method(node)
+        return value
+
+    def device(self, value: Abstract, loc: Loc | None) -> int:
+        """The id of the value in the body; numbers of the host enter as constants or kernel arguments."""
+        if isinstance(value, Device):
+            return value.id
+        if isinstance(value, Host):
+            kind = host_type(value.value)
+            if kind is None:
+                raise FusionTypeError(
+                    f"{value.name or 'this value'} is a {type(value.value).__name__}, and only numbers and "
+                    f"arrays can enter a kernel: take the number out of it first",
+                    loc,
+                )
+            key = ("static", type(value.value), repr(value.value)) if value.static else value.code
+            return self.entry(key, kind, lambda result: self._number(result, value, loc))
+        if isinstance(value, TupleValue):
+            raise FusionTypeError("a tuple can't be an operand: use its items one by one", loc)
+        if isinstance(value, Static):
+            raise FusionTypeError(f"{describe(value.value)} can't be an operand of a kernel", loc)
+        raise _unassigned(loc)
+
+    def _number(self, result: Value, host: Host, loc: Loc | None) -> Node:
+        return (
+            Const(result, host.value, loc) if host.static else HostArg(result, self.prelude.slot(host), loc)
+        )
+
+    def entry(self, key: object, kind: Type | None, make: Callable[[Value], Node]) -> int:
+        """A node before everything else, once for each key."""
+        if key not in self.numbers:
+            result = self.builder.value(kind)
+            self.builder.entry.append(make(result))
+            self.numbers[key] = result.id
+        return self.numbers[key]
+
+    def load(self, buffer: str, kind: Type) -> Device:
+        """The elements of a buffer, loaded once."""
+        if buffer not in self.loads:
+            result = self.builder.value(kind)
+            self.builder.entry.append(Load(result, Version(buffer)))
+            self.loads[buffer] = Device(result.id, origin=buffer)
+        return self.loads[buffer]
+
+    def op(self, row: str, operands: Sequence[Abstract], spelling: str, loc: Loc | None) -> Device:
+        """An operation of the table on at least one value of the body."""
+        ids = tuple(self.device(operand, loc) for operand in operands)
+        result = self.builder.value()
+        self.builder.add(Op((result,), row, ids, spelling, None, loc))
+        return Device(result.id)
+
+    def convert(self, value: Abstract, kind: Type, rule: CastRule, loc: Loc | None) -> Device:
+        """A cast of a value of the body."""
+        operand = self.device(value, loc)
+        result = self.builder.value(kind)
+        self.builder.add(Cast(result, operand, rule, loc))
+        return Device(result.id)
+
+    def apply(
+        self,
+        row: str,
+        template: str,
+        function: Callable[..., object],
+        operands: Sequence[Abstract],
+        loc: Loc | None,
+    ) -> Abstract:
+        """An operator: by Python where Python has all operands, otherwise in the kernel."""
+        hosts = hosts_of(operands)
+        if hosts is not None:
+            numbers = all(host_type(host.value) is not None for host in hosts)
+            if self.depth == 0 or (row in _SAFE and numbers):
+                return self.prelude.compute(template, hosts, function)
+            try:
+                return self.prelude.compute(template, hosts, function, may_fail=True)
+            except Exception:  # only some elements, perhaps none, would have met it: compute it there
+                if not numbers:
+                    raise
+        return self.op(row, operands, "operator", loc)
+
+    def truth(self, value: Abstract, loc: Loc | None) -> bool | Device:
+        """The value as a condition: decided now, or a value of the body."""
+        if isinstance(value, Device):
+            return value
+        if isinstance(value, Host):
+            return self.prelude.decide(value)
+        if isinstance(value, TupleValue):
+            return bool(value.items)
+        if isinstance(value, Static):
+            return bool(value.value)
+        raise _unassigned(loc)
+
+    @contextmanager
+    def region(self) -> Iterator[list[Node]]:
+        """Nodes of a block that only some elements run through."""
+        self.depth += 1
+        try:
+            with self.builder.block() as nodes:
+                yield nodes
+        finally:
+            self.depth -= 1
+
+    def as_host(self, value: Abstract) -> Abstract:
+        """Functions and types are objects that Python has, too."""
+        return self.prelude.static(value.value) if isinstance(value, Static) else value
+
+    # ---- names and literals
+
+    def _name(self, node: ast.Name) -> Abstract:
+        value = self.env.get(node.id, UNASSIGNED)
+        if isinstance(value, Unassigned):
+            raise FusionNameError(f"{node.id} is used before it is assigned", loc_of(node))
+        return value
+
+    def _constant(self, node: ast.Constant) -> Abstract:
+        return self.prelude.static(node.value)
+
+    def _tuple(self, node: ast.Tuple | ast.List) -> Abstract:
+        return TupleValue(tuple(self.expr(item) for item in node.elts))
+
+    _list = _tuple
+
+    # ---- operators
+
+    def _binop(self, node: ast.BinOp) -> Abstract:
+        return self.binary(node.op, self.expr(node.left), self.expr(node.right), node)
+
+    def binary(self, kind: ast.operator, left: Abstract, right: Abstract, node: ast.AST) -> Abstract:
+        """``left op right``; also what an augmented assignment computes."""
+        row = ops.binary_operator(type(kind))
+        if row is None:
+            raise FusionNotImplementedError(
+                "@ is a matrix product, not an elementwise operation: call it outside the fused function",
+                loc_of(node),
+            )
+        if isinstance(left, TupleValue) and isinstance(right, TupleValue) and row == "add":
+            return TupleValue((*left.items, *right.items))
+        if row == "power" and isinstance(left, Device):
+            return self.power(left, right, "operator", node)
+        symbol, function = _PYTHON_BINARY[type(kind)]
+        return self.apply(row, f"({{}} {symbol} {{}})", function, [left, right], loc_of(node))
+
+    def power(self, base: Abstract, exponent: Abstract, spelling: str, node: ast.AST) -> Device:
+        """``base ** exponent``: an exponent that Python has shapes the kernel.
+
+        NumPy computes an array to the power 2, 0.5 and -1 as square, sqrt and reciprocal, which are not the
+        power function (of minus infinity, say); for its scalars, in an element function, it does not. So
+        those exponents always get a kernel of their own, and others while there are few.
+        """
+        loc = loc_of(node)
+        form = spelling if getattr(node, "element_frame", False) else "array"
+        if isinstance(exponent, Host) and isinstance(exponent.value, int | float | np.number):
+            value = exponent.value
+            special = value in SPECIAL_EXPONENTS
+            few = exponent.static or self.structural_values(loc, value) <= STRUCTURAL_VALUES
+            if value == value and (special or few):  # a NaN equals nothing, so it can't be checked for
+                exponent = self.prelude.static(self.prelude.pin(exponent))
+            else:
+                self.prelude.lines.append(f"if {exponent.code} in {SPECIAL_EXPONENTS}: return None")
+        return self.op("power", [base, exponent], form, loc)
+
+    def _unaryop(self, node: ast.UnaryOp) -> Abstract:
+        value = self.expr(node.operand)
+        if isinstance(node.op, ast.Not) and not isinstance(value, Device | Host):
+            return self.prelude.static(not self.truth(value, loc_of(node)))
+        symbol, function = _PYTHON_UNARY[type(node.op)]
+        row = ops.unary_operator(type(node.op)) or ""
+        return self.apply(row, f"({symbol}{{}})", function, [value], loc_of(node))
+
+    def _compare(self, node: ast.Compare) -> Abstract:
+        return self._compare_chain(self.expr(node.left), node.ops, node.comparators, node)
+
+    def _compare_chain(
+        self, left: Abstract, kinds: Sequence[ast.cmpop], others: Sequence[ast.expr], node: ast.Compare
+    ) -> Abstract:
+        """``a < b < c``: the middle operand is evaluated once, the last one only where the first holds."""
+        right = self.expr(others[0])
+        first = self._compare_pair(kinds[0], left, right, node)
+        if len(kinds) == 1:
+            return first
+        return self.choose(
+            first, lambda: self._compare_chain(right, kinds[1:], others[1:], node), lambda: first, node
+        )
+
+    def _compare_pair(self, kind: ast.cmpop, left: Abstract, right: Abstract, node: ast.Compare) -> Abstract:
+        if isinstance(kind, ast.Is | ast.IsNot):
+            return self._identity(kind, left, right)
+        pair = [self.as_host(left), self.as_host(right)]
+        row = ops.comparison(type(kind))
+        if row is None:
+            return self._membership(isinstance(kind, ast.In), pair, node)
+        symbol, function = _PYTHON_COMPARISON[type(kind)]
+        return self.apply(row, f"({{}} {symbol} {{}})", function, pair, loc_of(node))
+
+    def _membership(self, inside: bool, pair: list[Abstract], node: ast.Compare) -> Abstract:
+        hosts = hosts_of(pair)
+        if hosts is None:
+            raise FusionSyntaxError(
+                "`in` on an element is not part of the language: compare with each item and join with |",
+                loc_of(node),
+            )
+        template = "({} in {})" if inside else "({} not in {})"
+        return self.prelude.compute(template, hosts, lambda a, b: (a in b) is inside, may_fail=self.depth > 0)
+
+    def _identity(self, kind: ast.cmpop, left: Abstract, right: Abstract) -> Abstract:
+        hosts = hosts_of([self.as_host(left), self.as_host(right)])
+        positive = isinstance(kind, ast.Is)
+        if hosts is None:  # an array is never None, True or a function
+            return self.prelude.static((left is right) is positive)
+        function = operator.is_ if positive else operator.is_not
+        return self.prelude.compute("({} is {})" if positive else "({} is not {})", hosts, function)
+
+    def _boolop(self, node: ast.BoolOp) -> Abstract:
+        conjunction = isinstance(node.op, ast.And)
+
+        def from_position(position: int) -> Abstract:
+            value = self.expr(node.values[position])
+            if position == len(node.values) - 1:
+                return value
+
+            def rest() -> Abstract:
+                return from_position(position + 1)
+
+            if conjunction:
+                return self.choose(value, rest, lambda: value, node)
+            return self.choose(value, lambda: value, rest, node)
+
+        return from_position(0)
+
+    def _ifexp(self, node: ast.IfExp) -> Abstract:
+        test = self.expr(node.test)
+        return self.choose(test, lambda: self.expr(node.body), lambda: self.expr(node.orelse), node)
+
+    def choose(
+        self, test: Abstract, then: Callable[[], Abstract], orelse: Callable[[], Abstract], node: ast.expr
+    ) -> Abstract:
+        """One of two values; both are written into the body when the test is on elements."""
+        loc = loc_of(node)
+        taken = self.truth(test, loc)
+        if isinstance(taken, bool):
+            return then() if taken else orelse()
+        with self.region() as then_nodes:
+            first = then()
+        with self.region() as else_nodes:
+            second = orelse()
+        pairs = [(first, second)]
+        tuples = isinstance(first, TupleValue) and isinstance(second, TupleValue)
+        if isinstance(first, TupleValue) and isinstance(second, TupleValue):
+            if len(first.items) != len(second.items):
+                raise FusionValueError("the two arms are tuples of different lengths", loc)
+            pairs = list(zip(first.items, second.items, strict=True))
+        yields = [(self.device(a, loc), self.device(b, loc)) for a, b in pairs]
+        results = tuple(self.builder.value() for _ in yields)
+        blocks = (
+            Block(tuple(then_nodes), tuple(a for a, _ in yields)),
+            Block(tuple(else_nodes), tuple(b for _, b in yields)),
+        )
+        self.builder.add(If(results, taken.id, *blocks, loc))
+        merged = tuple(Device(value.id) for value in results)
+        return TupleValue(merged) if tuples else merged[0]
+
+    # ---- attributes and subscripts
+
+    def _attribute(self, node: ast.Attribute) -> Abstract:
+        base = self.as_host(self.expr(node.value))
+        name = node.attr
+        if isinstance(base, Host):
+            return self.prelude.compute(
+                f"{{}}.{name}", [base], operator.attrgetter(name), may_fail=self.depth > 0
+            )
+        if isinstance(base, Device):
+            return self._array_attribute(base, name, loc_of(node))
+        raise FusionAttributeError(f"a tuple has no attribute {name}", loc_of(node))
+
+    def _array_attribute(self, base: Device, name: str, loc: Loc | None) -> Abstract:
+        if name in ("dtype", "shape", "ndim", "size"):
+            if base.origin is None:
+                raise FusionNotImplementedError(
+                    f".{name} of a computed value is not there yet: ask an argument of the function", loc
+                )
+            if name == "dtype":  # part of the key, hence the same in every call of this lowering
+                return self.prelude.static(self.dtypes[base.origin])
+            array = self.arrays[base.origin]
+            return self.prelude.evaluate(f"{self.codes[base.origin]}.{name}", getattr(array, name))
+        if name in ("T", "mT", "real", "imag", "flat"):
+            raise FusionNotImplementedError(f".{name} is not there yet: pass that view as an argument", loc)
+        raise FusionAttributeError(
+            f"arrays have no attribute {name} inside a fused function: dtype, shape, ndim and size can be "
+            f"asked, and the methods astype and clip called",
+            loc,
+        )
+
+    def _subscript(self, node: ast.Subscript) -> Abstract:
+        base = self.expr(node.value)
+        loc = loc_of(node)
+        if isinstance(base, Device):
+            raise FusionNotImplementedError(
+                "indexing an array inside a fused function is not there yet: pass the view as an argument, "
+                "for instance f(x[1:], x[:-1])",
+                loc,
+            )
+        index = self._slice(node.slice) if isinstance(node.slice, ast.Slice) else self.expr(node.slice)
+        if not isinstance(index, Host):
+            raise FusionTypeError(
+                "an index computed from elements needs a table in memory, which is not there yet: choose "
+                "with np.where or if",
+                loc,
+            )
+        if isinstance(base, TupleValue):
+            position = index.value if isinstance(index.value, slice) else self.prelude.pin(index)
+            try:
+                chosen = base.items[position]
+            except IndexError as error:
+                raise FusionIndexError(f"{error}: the tuple has {len(base.items)} items", loc) from None
+            return TupleValue(chosen) if isinstance(chosen, tuple) else chosen
+        host = self.as_host(base)
+        if not isinstance(host, Host):
+            raise FusionTypeError("this can't be indexed", loc)
+        return self.prelude.compute("{}[{}]", [host, index], operator.getitem, may_fail=self.depth > 0)
+
+    def _slice(self, node: ast.Slice) -> Host:
+        parts = []
+        for part in (node.lower, node.upper, node.step):
+            value = self.prelude.static(None) if part is None else self.expr(part)
+            if not isinstance(value, Host):
+                raise FusionTypeError("a slice needs bounds that Python has", loc_of(node))
+            parts.append(self.prelude.pin(value))
+        return self.prelude.static(slice(*parts))
+
+
+def loc_of(node: ast.AST) -> Loc | None:
+    """Where a node of the inlined tree came from."""
+    loc: Loc | None = getattr(node, "loc", None)
+    return loc
+
+
+def hosts_of(values: Sequence[Abstract]) -> list[Host] | None:
+    """The values, if Python has every one of them."""
+    hosts = [value for value in values if isinstance(value, Host)]
+    return hosts if len(hosts) == len(values) else None
+
+
+def describe(obj: object) -> str:
+    """A function, module or type in words."""
+    name = getattr(obj, "__name__", None)
+    return f"{type(obj).__name__} {name}" if name else f"a {type(obj).__name__}"
+
+
+def _unassigned(loc: Loc | None) -> FusionNameError:
+    return FusionNameError("this variable has no value here: assign it before the branch", loc)

@@ -1,0 +1,324 @@
+"""Lowering of branches and loops.
+
+Where paths meet, names that mean different values on them meet in the results of an
+:class:`~numfuse.body.If` or in the carried values of a :class:`~numfuse.body.Loop`. Only conditions on
+elements make regions: what Python decides is simply followed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+from numfuse.body import Block, Const, If, Loop, Value
+from numfuse.errors import FusionNotImplementedError, FusionTypeError, FusionValueError, Loc
+from numfuse.frontend.binding import Static
+from numfuse.frontend.lower_calls import CallLowering
+from numfuse.frontend.lower_expressions import STRUCTURAL_VALUES, loc_of
+from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue, Unassigned
+from numfuse.frontend.prelude import Host
+from numfuse.passes.types import UNDEFINED
+
+# A loop with a known number of turns is written out when that keeps the body short: its index is then a
+# number that Python has, and nothing is carried.
+UNROLL_TURNS, UNROLL_NODES = 16, 600
+
+_Snapshot = tuple[int, dict[str, Abstract], tuple[int, int, int]]
+
+
+class RegionLowering(CallLowering):
+    """Statements that choose or repeat."""
+
+    def statements(self, body: Sequence[ast.stmt]) -> None:
+        """Lower statements in order."""
+        raise NotImplementedError
+
+    def bind(self, target: ast.expr, value: Abstract) -> None:
+        """Assign to a name or to a tuple of targets."""
+        raise NotImplementedError
+
+    def items(self, value: Abstract, count: int | None, loc: Loc | None) -> list[Abstract]:
+        """The items of something that is unpacked or looped over."""
+        raise NotImplementedError
+
+    def _if(self, node: ast.If) -> None:
+        taken = self.truth(self.expr(node.test), loc_of(node.test))
+        if isinstance(taken, bool):
+            self.statements(node.body if taken else node.orelse)
+            return
+        before = self.env
+        arms = []
+        for body in (node.body, node.orelse):
+            self.env = dict(before)
+            with self.region() as nodes:
+                self.statements(body)
+            arms.append((nodes, self.env))
+        self.env = dict(before)
+        (then_nodes, then), (else_nodes, orelse) = arms
+        merge = _Merge(self, loc_of(node))
+        for name in {**then, **orelse}:
+            first, second = then.get(name, UNASSIGNED), orelse.get(name, UNASSIGNED)
+            self.env[name] = merge.pair(first, second)
+        if merge.pairs or then_nodes or else_nodes:
+            self.builder.add(
+                If(
+                    tuple(merge.results),
+                    taken.id,
+                    Block(tuple(then_nodes), tuple(a for a, _ in merge.pairs)),
+                    Block(tuple(else_nodes), tuple(b for _, b in merge.pairs)),
+                    loc_of(node),
+                )
+            )
+
+    # ---- loops
+
+    def _while(self, node: ast.While) -> None:
+        """Written out while Python decides the test; a loop of the kernel once elements do."""
+        saved = self._snapshot()
+        for turn in range(UNROLL_TURNS * 4):
+            test = self.expr(node.test)
+            if isinstance(test, Device):
+                break
+            if not self.truth(test, loc_of(node.test)):
+                return
+            if len(self.builder.nodes) - saved[0] > UNROLL_NODES:
+                break
+            self.statements(node.body)
+            if turn == 0 and isinstance(self.expr(node.test), Device):
+                break  # only its first turn is certain: no need to write that one out
+        self._restore(saved)
+        self.carried_loop(node.body, lambda: self.device(self.expr(node.test), loc_of(node)), node)
+
+    def _for(self, node: ast.For) -> None:
+        call = node.iter
+        static = getattr(call.func, "static", None) if isinstance(call, ast.Call) else None
+        if isinstance(call, ast.Call) and isinstance(static, Static) and static.value is range:
+            self._for_range(node, [self.expr(bound) for bound in call.args])
+            return
+        for item in self.sequence(node.iter):
+            self.bind(node.target, item)
+            self.statements(node.body)
+
+    def sequence(self, node: ast.expr) -> list[Abstract]:
+        """The items of a sequence whose length is known: tuples, enumerate and zip of them."""
+        static = getattr(node.func, "static", None) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and isinstance(static, Static) and not node.keywords:
+            if static.value is enumerate and len(node.args) == 1:
+                items = self.sequence(node.args[0])
+                return [TupleValue((self.prelude.static(i), item)) for i, item in enumerate(items)]
+            if static.value is zip:
+                columns = [self.sequence(arg) for arg in node.args]
+                return [TupleValue(row) for row in zip(*columns, strict=False)]
+            if static.value is reversed and len(node.args) == 1:
+                return self.sequence(node.args[0])[::-1]
+        value = self.expr(node)
+        if isinstance(value, Device):
+            raise FusionTypeError(
+                "a loop over an array is not an elementwise function: loop over range() or a tuple",
+                loc_of(node),
+            )
+        return self.items(value, None, loc_of(node))
+
+    def _for_range(self, node: ast.For, bounds: list[Abstract]) -> None:
+        loc = loc_of(node)
+        if not 1 <= len(bounds) <= 3:
+            raise FusionTypeError(f"range expects 1 to 3 arguments, got {len(bounds)}", loc)
+        zero, one = self.prelude.static(0), self.prelude.static(1)
+        start, stop, step = {
+            1: lambda: (zero, bounds[0], one),
+            2: lambda: (bounds[0], bounds[1], one),
+            3: lambda: (bounds[0], bounds[1], bounds[2]),
+        }[len(bounds)]()
+        if isinstance(start, Host) and isinstance(stop, Host) and isinstance(step, Host):
+            turns = range(start.value, stop.value, step.value)  # Python's own TypeError and ValueError
+            size = sum(1 for statement in node.body for _ in ast.walk(statement))
+            short = len(turns) <= UNROLL_TURNS and len(turns) * size <= UNROLL_NODES
+            static = start.static and stop.static and step.static
+            if not turns and static:
+                return
+            if short and (static or self.structural_values(loc, turns) <= STRUCTURAL_VALUES):
+                for host in (start, stop, step):
+                    self.prelude.pin(host)
+                for index in turns:
+                    self.bind(node.target, self.prelude.static(index))
+                    self.statements(node.body)
+                return
+        if not isinstance(step, Host):
+            raise FusionTypeError("the step of a range must be a number that Python has", loc)
+        self._counted_loop(node, start, stop, step)
+
+    def _counted_loop(self, node: ast.For, start: Abstract, stop: Abstract, step: Host) -> None:
+        """``for`` as a loop of the kernel, with a counter of its own (the target may be assigned to)."""
+        loc = loc_of(node)
+        increasing = self.prelude.decide(self.prelude.compute("{} > 0", [step], lambda value: value > 0))
+        counter = " counter"  # no Python name has a space
+        while counter in self.env:
+            counter += "'"
+        self.env[counter] = start
+        advance = ast.AugAssign(ast.Name(counter, ast.Store()), ast.Add(), ast.Constant(0))
+
+        stop_flag = getattr(node, "stop_flag", None)  # set by a break
+
+        def test() -> int:
+            row = "less" if increasing else "greater"
+            more: Abstract = self.op(row, [self.env[counter], stop], "operator", loc)
+            if stop_flag is not None and stop_flag in self.env:
+                going = self.op("logical_not", [self.env[stop_flag]], "operator", loc)
+                more = self.op("logical_and", [going, more], "operator", loc)
+            return self.device(more, loc)
+
+        def first() -> None:
+            now = self.env[counter]
+            self.bind(node.target, now)
+            self.env[counter] = self.op("add", [now, step], "operator", loc)
+
+        self.carried_loop(node.body, test, node, first, [advance, ast.Assign([node.target], advance.value)])
+        del self.env[counter]
+
+    def carried_loop(
+        self,
+        body: Sequence[ast.stmt],
+        test: Callable[[], int],
+        node: ast.stmt,
+        first: Callable[[], None] | None = None,
+        also: Sequence[ast.stmt] = (),
+    ) -> None:
+        """A loop of the kernel: every variable that a turn assigns is carried."""
+        loc = loc_of(node)
+        names = self._carried([*body, *also])
+        before = dict(self.env)
+        initial: list[int] = []
+        groups: dict[object, int] = {}  # names that share an array stay one carried value
+        position: dict[str, int] = {}
+        for name in names:
+            value = before.get(name, UNASSIGNED)
+            if isinstance(value, TupleValue | Static):
+                raise FusionNotImplementedError(
+                    f"{name} is a tuple or a function that a loop of the kernel changes, which is not there "
+                    f"yet: use one variable for each item",
+                    loc,
+                )
+            key: object = id(value) if isinstance(value, Device) else name
+            if key not in groups:
+                groups[key] = len(initial)
+                initial.append(self.device_or_undefined(value, loc))
+            position[name] = groups[key]
+        arguments = tuple(self.builder.value() for _ in initial)
+        inside = [Device(value.id) for value in arguments]
+        self.env = {**before, **{name: inside[position[name]] for name in names}}
+        with self.region() as test_nodes:
+            condition = test()
+        with self.region() as body_nodes:
+            if first is not None:
+                first()
+            self.statements(body)
+        after: dict[int, int] = {}
+        for name in names:
+            after[position[name]] = self.device_or_undefined(self.env[name], loc)
+        results = tuple(self.builder.value() for _ in initial)
+        self.builder.add(
+            Loop(
+                results,
+                tuple(initial),
+                arguments,
+                Block(tuple(test_nodes), (condition,)),
+                Block(tuple(body_nodes), tuple(after[k] for k in range(len(initial)))),
+                None,
+                loc,
+            )
+        )
+        outside = [Device(value.id) for value in results]
+        self.env = {**before, **{name: outside[position[name]] for name in names}}
+
+    def device_or_undefined(self, value: Abstract, loc: Loc | None) -> int:
+        """The value's id, or that of a number that no path reads."""
+        if not isinstance(value, Unassigned):
+            return self.device(value, loc)
+        return self.entry("undefined", None, lambda result: Const(result, UNDEFINED))
+
+    def _carried(self, body: Sequence[ast.stmt]) -> list[str]:
+        """Names that the statements assign, and other names of an array that they change in place."""
+        names: dict[str, None] = {}
+        changed: list[Abstract] = []
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names[node.id] = None
+                if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                    changed.append(self.env.get(node.target.id, UNASSIGNED))
+        for name, value in self.env.items():
+            if isinstance(value, Device) and any(value is other for other in changed):
+                names[name] = None
+        return list(names)
+
+    # ---- undoing a loop that did not end
+
+    def _snapshot(self) -> _Snapshot:
+        return len(self.builder.nodes), dict(self.env), self.prelude.mark()
+
+    def _restore(self, saved: _Snapshot) -> None:
+        size, self.env, mark = saved
+        del self.builder.nodes[size:]
+        self.prelude.rewind(mark)
+
+
+class _Merge:
+    """The values of the names after a branch."""
+
+    def __init__(self, lowering: RegionLowering, loc: Loc | None) -> None:
+        self.lowering = lowering
+        self.loc = loc
+        self.results: list[Value] = []
+        self.pairs: list[tuple[int, int]] = []
+        self._known: dict[tuple[int, int], Abstract] = {}
+
+    def pair(self, first: Abstract, second: Abstract) -> Abstract:
+        if first is second or _same_number(first, second):
+            return first
+        if isinstance(first, Static) and isinstance(second, Static) and first.value is second.value:
+            return first
+        key = (id(first), id(second))
+        if key not in self._known:
+            self._known[key] = self._new(first, second)
+        return self._known[key]
+
+    def _new(self, first: Abstract, second: Abstract) -> Abstract:
+        if isinstance(first, TupleValue) or isinstance(second, TupleValue):
+            return self._tuples(first, second)
+        if isinstance(first, Static) or isinstance(second, Static):
+            if isinstance(first, Unassigned) or isinstance(second, Unassigned):
+                return UNASSIGNED
+            raise FusionTypeError(
+                "a variable is a function or a type here, depending on elements: choose between results "
+                "instead",
+                self.loc,
+            )
+        ids = tuple(self.lowering.device_or_undefined(value, self.loc) for value in (first, second))
+        value = self.lowering.builder.value()
+        self.results.append(value)
+        self.pairs.append((ids[0], ids[1]))
+        return Device(value.id)
+
+    def _tuples(self, first: Abstract, second: Abstract) -> Abstract:
+        if isinstance(first, TupleValue) and isinstance(second, TupleValue):
+            if len(first.items) == len(second.items):
+                items = zip(first.items, second.items, strict=True)
+                return TupleValue(tuple(self.pair(a, b) for a, b in items))
+        elif isinstance(first, TupleValue) and isinstance(second, Unassigned):
+            return TupleValue(tuple(self.pair(item, UNASSIGNED) for item in first.items))
+        elif isinstance(second, TupleValue) and isinstance(first, Unassigned):
+            return TupleValue(tuple(self.pair(UNASSIGNED, item) for item in second.items))
+        raise FusionValueError(
+            "a variable is a tuple on one path and something else, or of another length, on the other",
+            self.loc,
+        )
+
+
+def _same_number(first: Abstract, second: Abstract) -> bool:
+    return (
+        isinstance(first, Host)
+        and isinstance(second, Host)
+        and (first.code == second.code or (first.static and second.static))
+        and type(first.value) is type(second.value)
+        and repr(first.value) == repr(second.value)
+    )

@@ -1,0 +1,55 @@
+"""What a name can stand for while a function is lowered.
+
+Besides these there are :class:`~numfuse.frontend.prelude.Host` (Python has the value at each call) and
+:class:`~numfuse.frontend.binding.Static` (a function, module or dtype, part of the lowering's key).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numfuse.body import Value
+from numfuse.frontend.binding import Static
+from numfuse.frontend.prelude import Host
+
+
+@dataclass(eq=False, slots=True)
+class Device:
+    """A value of the body. Two names for one array share the object, as they do in Python.
+
+    `origin` names the buffer whose unchanged contents this is: the caller's own array.
+    """
+
+    id: int
+    origin: str | None = None
+
+
+@dataclass(eq=False, slots=True)
+class TupleValue:
+    """A Python tuple (or list display) whose items are known one by one."""
+
+    items: tuple[Abstract, ...]
+
+
+class Unassigned:
+    """A name that no path has assigned yet."""
+
+
+UNASSIGNED = Unassigned()
+
+Abstract = Host | Device | TupleValue | Static | Unassigned
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParameter:
+    """A parameter that is an array in this call: the object itself, as seen by the prelude."""
+
+    array: object
+    element: Value  # its type is the array's dtype
+
+
+@dataclass(frozen=True, slots=True)
+class HostParameter:
+    """A parameter that is a Python object in this call."""
+
+    value: object

@@ -1,0 +1,233 @@
+"""The text of any Python function, as an AST whose places are those of the user's file.
+
+The whole file (or notebook cell, or REPL entry) is parsed, so columns never shift, and the function is found
+in it by its first line, its name and the positions that the compiler left in its code object: these also tell
+several lambdas on one line apart. The code compiled from that text is then compared with the function's own,
+so that a file which changed since it was imported is an error and not a wrong answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError, Loc
+
+__all__ = ["Source", "source_of"]
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A function's definition and where it stands.
+
+    `node` belongs to a cached parse: readers never change it. `owner` is the name of the class in whose body
+    the function is written, for Python's private names (``self.__gain``).
+    """
+
+    node: ast.FunctionDef | ast.Lambda
+    filename: str
+    name: str
+    lines: tuple[str, ...]
+    owner: str | None = None
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        """The statements; a lambda's expression counts as a ``return`` of it."""
+        if isinstance(self.node, ast.Lambda):
+            return [ast.copy_location(ast.Return(self.node.body), self.node.body)]
+        return self.node.body
+
+    def nested(self, node: ast.FunctionDef | ast.Lambda) -> Source:
+        """The source of a function written inside this one."""
+        name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+        return Source(node, self.filename, f"{self.name}.<locals>.{name}", self.lines, self.owner)
+
+    def declares_outer(self, name: str) -> bool:
+        """Whether the function declares a name ``global`` or ``nonlocal``."""
+        declarations = (n for n in ast.walk(self.node) if isinstance(n, ast.Global | ast.Nonlocal))
+        return any(name in declaration.names for declaration in declarations)
+
+    def private(self, name: str) -> str:
+        """The name as Python knows it: two leading underscores inside a class take the class's name."""
+        if self.owner and name.startswith("__") and not name.endswith("__"):
+            return f"_{self.owner.lstrip('_')}{name}"
+        return name
+
+    def place(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+        """Where a node of this source stands; columns count characters."""
+        line = getattr(node, "lineno", getattr(self.node, "lineno", 1))
+        end_line = getattr(node, "end_lineno", None) or line
+        text = self.lines[line - 1].rstrip("\r\n") if 0 < line <= len(self.lines) else ""
+        start = _characters(text, getattr(node, "col_offset", 0))
+        end = _characters(text, getattr(node, "end_col_offset", None) or 0) if end_line == line else len(text)
+        return Loc(self.filename, line, start, max(end, start + 1), self.name, call_site)
+
+
+def source_of(function: types.FunctionType) -> Source:
+    """The source of a plain function or lambda.
+
+    Raises
+    ------
+    FusionTypeError
+        There is no text for this function, or the text changed since the function was made.
+    FusionNotImplementedError
+        The function is a coroutine or a generator.
+    """
+    code = function.__code__
+    lines = _lines(function)
+    module = _parse("".join(lines), code.co_filename)
+    found = _find(module, code)
+    _check_current(module, found, code)
+    node, owner = found
+    if isinstance(node, ast.AsyncFunctionDef) or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+        raise FusionNotImplementedError(
+            f"{function.__qualname__} is a generator or a coroutine; return its values from a plain `def`",
+            Source(ast.Lambda(), code.co_filename, code.co_qualname, lines).place(node),
+        )
+    return Source(node, code.co_filename, code.co_qualname, lines, owner)
+
+
+def _characters(text: str, column: int) -> int:
+    """A column of ``ast`` (bytes of UTF-8) in characters."""
+    return column if text.isascii() else len(text.encode()[:column].decode(errors="replace"))
+
+
+def _lines(function: types.FunctionType) -> tuple[str, ...]:
+    filename = function.__code__.co_filename
+    linecache.checkcache(filename)
+    lines = linecache.getlines(filename, function.__globals__)
+    if not lines:
+        try:
+            lines = inspect.findsource(function)[0]
+        except (OSError, TypeError, IndexError):
+            raise FusionTypeError(
+                f"the source text of {function.__qualname__} (from {filename!r}) is not available, and fusing "
+                "needs it: save the function to a file or a notebook cell; for code run by exec(), compile it "
+                "under a file name of its own and put its lines into linecache.cache under that name"
+            ) from None
+    return tuple(lines)
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str, filename: str) -> ast.Module:
+    try:
+        return ast.parse(text, filename)
+    except (SyntaxError, ValueError) as error:
+        raise FusionTypeError(
+            f"{filename} does not parse as Python ({error}), so functions from it can't be fused; "
+            "if the file was edited, import it again"
+        ) from error
+
+
+def _definitions(node: ast.AST, owner: str | None = None) -> Iterator[tuple[Definition, str | None]]:
+    """Every function in a tree, with the class in which it is written."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            yield child, owner
+        yield from _definitions(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+
+def _first_line(node: Definition) -> int:
+    """``co_firstlineno`` of the node: that of its first decorator, if any."""
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _find(module: ast.Module, code: types.CodeType) -> tuple[Definition, str | None]:
+    name = code.co_name
+    candidates = [
+        (node, owner)
+        for node, owner in _definitions(module)
+        if _first_line(node) == code.co_firstlineno
+        and ("<lambda>" if isinstance(node, ast.Lambda) else node.name) == name
+        and _parameters(node.args) == _code_parameters(code)
+    ]
+    if len(candidates) > 1:
+        spans = list(_spans(code))
+        inside = [c for c in candidates if all(_contains(c[0], span) for span in spans)]
+        # Of nested lambdas the innermost that holds every instruction is the one meant.
+        candidates = inside[-1:] if spans else candidates
+    if not candidates:
+        raise _stale(code)
+    if len(candidates) > 1:
+        raise FusionTypeError(
+            f"{code.co_filename}, line {code.co_firstlineno}: several functions {name!r} stand on this line and "
+            "can't be told apart without column positions (python -X no_debug_ranges); put each on its own line"
+        )
+    return candidates[0]
+
+
+def _spans(code: types.CodeType) -> Iterator[tuple[int, int, int, int]]:
+    """Where the expressions of a function stand; the entry of the function has no width and is left out."""
+    for line, end_line, column, end_column in code.co_positions():
+        if line is None or end_line is None or column is None or end_column is None:
+            continue
+        if (line, column) != (end_line, end_column):
+            yield line, end_line, column, end_column
+
+
+def _contains(node: Definition, span: tuple[int, int, int, int]) -> bool:
+    if not isinstance(node, ast.Lambda):
+        return True
+    line, end_line, column, end_column = span
+    start = (node.body.lineno, node.body.col_offset)
+    end = (node.body.end_lineno or 0, node.body.end_col_offset or 0)
+    return start <= (line, column) and (end_line, end_column) <= end
+
+
+def _parameters(arguments: ast.arguments) -> tuple[str, ...]:
+    plain = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    stars = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    return tuple(a.arg for a in [*plain, *stars])
+
+
+def _code_parameters(code: types.CodeType) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+def _check_current(module: ast.Module, found: tuple[Definition, str | None], code: types.CodeType) -> None:
+    """Compare the function's code with that compiled from the text."""
+    if any(isinstance(node, ast.Assert) for node in ast.walk(found[0])):
+        return  # test runners rewrite assertions, so such code never equals its text
+    compiled = _compiled(module, code.co_filename)
+    same = [c for c in compiled if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
+    if not any(_outline(c) == _outline(code) for c in same):
+        raise _stale(code)
+
+
+@lru_cache(maxsize=64)
+def _compiled(module: ast.Module, filename: str) -> tuple[types.CodeType, ...]:
+    def inner(code: types.CodeType) -> Iterator[types.CodeType]:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from inner(constant)
+
+    try:
+        return tuple(inner(compile(module, filename, "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError) as error:
+        raise FusionTypeError(f"{filename} does not compile: {error}") from error
+
+
+def _outline(code: types.CodeType) -> tuple[object, ...]:
+    constants = tuple(
+        _outline(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
+    )
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
+
+
+def _stale(code: types.CodeType) -> FusionError:
+    return FusionTypeError(
+        f"the text of {code.co_filename} is no longer the one from which {code.co_qualname} (line "
+        f"{code.co_firstlineno}) was made: import the module again, or run the cell again"
+    )

@@ -1,0 +1,35 @@
+"""The operation table: what ``np.sin``, ``math.sin``, ``cupy.sin``, the operator ``+`` and ``x.clip`` mean.
+
+One row an operation (:class:`Row`): its dtypes (asked of NumPy), its scalar implementation as Python text,
+how exact it is. A spelling (:class:`Spelling`) is one way to write it. To add an operation: a row in its
+family's file, its scalar implementation in :mod:`numfuse.mathlib` unless an operator of Numba has NumPy's
+meaning, and a name in ``libraries.py`` where a library calls it something else than NumPy.
+"""
+
+from numfuse.ops.casts import cast_expression, literal
+from numfuse.ops.names import advice, advice_method, find, is_operation, method
+from numfuse.ops.row import DTYPES, Expression, Loop, Row
+from numfuse.ops.spelling import Spelling, arrange, binary_operator, comparison, unary_operator
+from numfuse.ops.table import expression, row, rows
+
+__all__ = [
+    "DTYPES",
+    "Expression",
+    "Loop",
+    "Row",
+    "Spelling",
+    "advice",
+    "advice_method",
+    "arrange",
+    "binary_operator",
+    "cast_expression",
+    "comparison",
+    "expression",
+    "find",
+    "is_operation",
+    "literal",
+    "method",
+    "row",
+    "rows",
+    "unary_operator",
+]

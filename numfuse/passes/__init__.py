@@ -1,0 +1,1 @@
+"""Passes over the typed body, one file a pass; ``numfuse/pipeline.py`` lists their order."""

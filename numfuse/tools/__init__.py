@@ -1,0 +1,1 @@
+"""Looking inside: what a fused function compiles to."""

@@ -1,0 +1,174 @@
+"""Decorating never changes an answer: random functions, dtypes and layouts against the plain function.
+
+The oracle is the plain function run by NumPy on the same arrays (an element function: on each element as a
+NumPy scalar). Compared are the kind of result, its dtype, its shape and its bits; where the last operation
+has an error of its own, the true value within 4 units in the last place. What numfuse refuses counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import random_functions
+from numfuse import FusionError, FusionNotImplementedError, fuse
+from random_functions import Drawn
+
+# Each function is called in five layouts; more functions in a long run: NUMFUSE_RANDOM_FUNCTIONS=4000.
+FUNCTIONS = int(os.environ.get("NUMFUSE_RANDOM_FUNCTIONS", "110"))
+MAX_REFUSED = 0.02
+ULPS = 4
+
+counts: Counter[str] = Counter()
+
+
+def run_plain(drawn: Drawn, arrays: tuple[np.ndarray, ...]) -> Any:
+    """What the plain function gives, or the exception it raises."""
+    try:
+        with np.errstate(all="ignore"):
+            if not drawn.element:
+                return drawn.function(*arrays, *drawn.scalars)
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            stretched = [np.broadcast_to(array, shape) for array in arrays]
+            out = np.empty(shape, object)
+            for index in np.ndindex(shape):
+                item = drawn.function(*(array[index] for array in stretched), *drawn.scalars)
+                out[index] = item[()] if isinstance(item, np.ndarray) else item  # np.where of scalars
+            return out
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        return error
+
+
+def joined_dtype(items: np.ndarray) -> np.dtype:
+    """The dtype that holds results of these types, Python numbers being weak among strong ones."""
+    kinds = {type(item) for item in items.flat}
+    strong = [kind for kind in kinds if issubclass(kind, np.generic)] + [np.bool_] * (bool in kinds)
+    weak = [kind(0) for kind in kinds if kind in (int, float)]
+    return np.result_type(*(np.dtype(kind) for kind in strong), *weak)
+
+
+def check_exact(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_array_equal(got, want, strict=True)
+    if want.dtype.kind == "f":  # assert_array_equal takes -0.0 for 0.0
+        zeros = want == 0
+        np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
+
+
+def check_close(got: np.ndarray, want: np.ndarray) -> None:
+    """Within a few units in the last place; infinities and NaNs in the same places."""
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    if got.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want)
+        return
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    finite = np.isfinite(want) & np.isfinite(got)
+    large = np.finfo(want.dtype).max / 8  # one may overflow where the other just does not
+    np.testing.assert_array_equal(got[~finite & (np.abs(want) > large)] > 0, want[~finite & (np.abs(want) > large)] > 0)
+    spacing = np.spacing(np.abs(want[finite]))
+    assert np.all(np.abs(got[finite] - want[finite]) <= ULPS * spacing)
+
+
+def check_element_results(got: Any, want: np.ndarray) -> None:
+    """An element function: branches that no element took may widen the dtype, never narrow it."""
+    got = np.asarray(got)
+    dtype = joined_dtype(want)
+    assert np.can_cast(dtype, got.dtype), (dtype, got.dtype)
+    stretched = np.broadcast_to(got, want.shape)  # an output has the shape of what it depends on
+    with np.errstate(all="ignore"):
+        check_exact(np.array(stretched), np.array(want.tolist(), dtype=dtype).astype(got.dtype).reshape(want.shape))
+
+
+def compare(drawn: Drawn, arrays: tuple[np.ndarray, ...], fused: Any) -> None:
+    counts["drawn"] += 1
+    before = [array.copy() for array in arrays]
+    want = run_plain(drawn, arrays)
+    if isinstance(want, Exception):
+        # The plain function fails: so does the fused one, with the same kind of error. (An error that depends
+        # on elements, such as an integer power of a negative integer, is not in this grammar.)
+        counts["raised"] += 1
+        kind = type(want)
+        if drawn.element and not isinstance(want, TypeError):
+            return  # raised for some element only
+        with pytest.raises((kind, FusionNotImplementedError)):
+            fused(*arrays, *drawn.scalars)
+        return
+    try:
+        got = fused(*arrays, *drawn.scalars)
+    except FusionNotImplementedError as error:
+        assert "float16" in str(error)  # NumPy's answer for sqrt(int8): these kernels come later
+        counts["float16"] += 1
+        return
+    except FusionError:
+        if not drawn.element:
+            raise
+        counts["refused"] += 1  # a branch that no element takes may not type
+        return
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+    if drawn.element:
+        check_element_results(got, want)
+        return
+    wants = want if isinstance(want, tuple) else (want,)
+    gots = got if isinstance(got, tuple) else (got,)
+    assert isinstance(got, tuple) == isinstance(want, tuple)
+    assert len(gots) == len(wants)
+    for one, other in zip(gots, wants, strict=True):
+        assert type(one) is type(other)
+        if not isinstance(other, np.ndarray | np.generic):
+            assert one == other or (one != one and other != other)
+            continue
+        check = check_close if drawn.rounded else check_exact
+        check(np.asarray(one), np.asarray(other))
+
+
+@settings(
+    max_examples=FUNCTIONS,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink) if "NUMFUSE_SHRINK" in os.environ else (Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+@given(drawn=random_functions.functions(), seed=st.integers(0, 10_000))
+def _random_functions(drawn: Drawn, seed: int) -> None:
+    fused = fuse(drawn.function)
+    for arrays in random_functions.layouts(drawn.dtypes, seed):
+        try:
+            compare(drawn, arrays, fused)
+        except Exception as error:
+            error.add_note(drawn.source)
+            error.add_note(f"arguments: {[(a.dtype, a.shape) for a in arrays]} {drawn.scalars} seed {seed}")
+            raise
+
+
+def test_random_functions_equal_the_plain_function() -> None:
+    counts.clear()
+    _random_functions()
+    print(dict(counts))
+    assert counts["drawn"] >= 5 * FUNCTIONS * 0.9
+    assert counts["refused"] <= MAX_REFUSED * counts["drawn"]
+
+
+def test_the_grammar_draws_what_it_should() -> None:
+    """A test that can't fail is none: the grammar reaches every form it is meant to."""
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(random_functions.functions())
+    def draw(drawn: Drawn) -> None:
+        for form in ("if ", "while ", "for ", "np.where", "helper(", "//", "&", ".astype", "break", "clip"):
+            seen[form] += form in drawn.source
+        seen["element"] += drawn.element
+        seen["rounded"] += drawn.rounded
+        seen["two results"] += ", " in drawn.source.rsplit("return ", 1)[1]
+
+    draw()
+    assert all(count >= 10 for count in seen.values()), seen
+    assert len(list(itertools.chain(seen))) == 13
