@@ -136,6 +136,8 @@ def hand_written_kernel(device: Device) -> Callable[..., Any]:
     """The kernel above behind a function that allocates its result, as the others do."""
     import numba.cuda
 
+    if not hasattr(np, "row_stack"):
+        np.row_stack = np.vstack  # NumPy 2.5 removed it, and numba-cuda 0.30.4 still looks it up
     kernel = numba.cuda.jit(cuda_kernel)
     if device.library == "cupy":
         import cupy

@@ -183,7 +183,8 @@ def main() -> None:
 
     # Views of one interleaved array: every third byte, which the kernel reads where it lies.
     pixels = device.put(np.ascontiguousarray(image))
-    arguments = (pixels[..., 0], pixels[..., 1], pixels[..., 2], device.put(across), device.put(down))
+    red, green, blue = (pixels[:, :, channel] for channel in range(3))
+    arguments = (red, green, blue, device.put(across), device.put(down))
 
     start = time.perf_counter()
     channels = grade(*arguments)

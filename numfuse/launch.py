@@ -20,7 +20,7 @@ from numfuse import arrays
 from numfuse.arrays import Adapter, ArrayInfo, layout
 from numfuse.backends.element import Nest, Parameter, parameters
 from numfuse.body import BufferResult, HostResult, ValueResult
-from numfuse.errors import FusionOverflowError
+from numfuse.errors import FusionOverflowError, FusionTypeError
 from numfuse.passes.shapes import concrete_shapes, stays_array
 from numfuse.passes.stages import group_by_shape
 from numfuse.pipeline import Variant
@@ -192,19 +192,18 @@ class _Words:
     operands: tuple[tuple[int, int, int], ...]  # word, position in arguments, byte offset
     outputs: tuple[tuple[int, int, int], ...]
     scalars: tuple[tuple[int, int, Callable[[Any], Any] | None], ...]  # word, slot, conversion
-    dense: frozenset[int]  # words that are addresses met by vector accesses
+    itemsizes: Mapping[int, int]  # of the arrays whose addresses these words are
 
     def fill(
         self, adapter: Adapter, args: Values, slots: Values, outputs: list[Any]
     ) -> tuple[list[Any], int]:
-        """The words of a call, and the union of the addresses that vector accesses start at."""
+        """The words of a call, and the union of the bits of all addresses."""
         words = self.template.copy()
         bits = 0
         address = adapter.address
         for word, position, offset in self.operands:
             words[word] = where = address(args[position]) + offset
-            if word in self.dense:
-                bits |= where
+            bits |= where
         for word, position, offset in self.outputs:
             words[word] = where = address(outputs[position]) + offset
             bits |= where
@@ -221,7 +220,7 @@ _FORMATS = {
 
 def _words(jobs: Sequence[Job], declared: Sequence[Parameter]) -> _Words:
     template: list[Any] = []
-    operands, outputs, dense = [], [], set()
+    operands, outputs, itemsizes = [], [], {}
     scalars: list[tuple[int, int, Callable[[Any], Any] | None]] = []
     seen = [0] * len(jobs)
     for word, parameter in enumerate(declared):
@@ -237,9 +236,8 @@ def _words(jobs: Sequence[Job], declared: Sequence[Parameter]) -> _Words:
             array = parameter.array or 0
             count = len(job.operands)
             offset = job.offsets[array]
-            accesses = (*job.nest.operands, *job.nest.outputs)
-            if accesses[array].value == "dense":
-                dense.add(word)
+            described = (*job.nest.element.operands, *job.nest.element.outputs)
+            itemsizes[word] = described[array].dtype.itemsize
             if array < count:
                 operands.append((word, job.operands[array], offset))
             else:
@@ -255,7 +253,7 @@ def _words(jobs: Sequence[Job], declared: Sequence[Parameter]) -> _Words:
         tuple(operands),
         tuple(outputs),
         tuple(scalars),
-        frozenset(dense),
+        itemsizes,
     )
 
 
@@ -362,10 +360,18 @@ class GpuLaunch:
 
     def __call__(self, args: Values, slots: Values, outputs: list[Any]) -> None:
         values, bits = self.words.fill(self.adapter, args, slots, outputs)
-        launch, grid = self.aligned if not bits & 15 else self._unaligned()
+        launch, grid = self.aligned if not bits & 15 else self._unaligned(args)
         launch(grid, self.adapter.stream(args[self.like]), *values)
 
-    def _unaligned(self) -> tuple[Callable[..., None], int]:
+    def _unaligned(self, args: Values) -> tuple[Callable[..., None], int]:
+        """The kernel for addresses that are no multiples of 16 bytes."""
+        for word, position, offset in self.words.operands:
+            itemsize = self.words.itemsizes[word]
+            if (self.adapter.address(args[position]) + offset) % itemsize:
+                raise FusionTypeError(
+                    f"an array of {itemsize}-byte elements starts at an address that is not a multiple of "
+                    f"{itemsize}, where a GPU can't load it: copy it first"
+                )
         if self.unaligned is None:
             with self.lock:
                 if self.unaligned is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,12 @@ class Drawn:
 class _Writer:
     """Draws expressions over the names in scope."""
 
-    def __init__(self, draw: Callable[..., Any], names: list[str], numbers: list[str]) -> None:
+    def __init__(
+        self, draw: Callable[..., Any], names: list[str], numbers: list[str], whole: Set[str] = frozenset()
+    ) -> None:
         self.draw = draw
+        self.whole = whole  # names of arrays of integers or bools
+        self.helper = bool(names) and names[0] != "a"  # the helper itself has no helper
         self.names = names
         self.numbers = numbers
 
@@ -63,7 +67,7 @@ class _Writer:
     def expression(self, depth: int) -> str:
         if depth <= 0:
             return self.atom()
-        kind = self.pick(*range(14))
+        kind = self.pick(*range(14 if self.helper else 13))
         one, two = lambda: self.expression(depth - 1), lambda: self.expression(depth - 2)  # noqa: E731
         if kind < 5:
             return f"({one()} {self.pick(*BINARY)} {two()})"
@@ -80,7 +84,10 @@ class _Writer:
         if kind == 10:
             return f"({one()} {self.pick('&', '|', '^')} {two()})"
         if kind == 11:
-            return f"{self.array()}.astype(np.{self.pick(*INTEGERS, *FLOATS, 'float32', 'float64')})"
+            # A float that an integer can't hold becomes whatever the processor makes of it, in NumPy too.
+            name = self.array()
+            targets = (*INTEGERS, *FLOATS) if name in self.whole else FLOATS
+            return f"{name}.astype(np.{self.pick(*targets)})"
         if kind == 12:
             return f"np.clip({one()}, {self.pick('0', '1', '-2')}, {self.pick('3', '7', '50')})"
         return f"helper({one()}, {two()})"
@@ -106,7 +113,8 @@ def functions(draw: Callable[..., Any]) -> Drawn:
     )
     numbers = ["g"] if scalars else []
     element = draw(st.sampled_from((False, False, True)))
-    writer = _Writer(draw, list(names), numbers)
+    whole = {name for name, dtype in zip(names, dtypes, strict=True) if dtype not in FLOATS}
+    writer = _Writer(draw, list(names), numbers, whole)
     lines = _element_body(writer) if element else _array_body(writer)
     rounded = False
     if not element and draw(st.sampled_from((False, False, False, True))):
@@ -209,7 +217,6 @@ def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 def layouts(dtypes: tuple[str, ...], seed: int) -> list[tuple[np.ndarray, ...]]:
     """Operands in several layouts: dense, stepped and reversed, broadcast, Fortran and mixed orders."""
-    count = len(dtypes)
     dense = tuple(values(d, (3, 11), seed + k) for k, d in enumerate(dtypes))
     stepped = tuple(
         values(d, (3, 22), seed + 10 + k)[:, :: 2 if k % 2 else -2] for k, d in enumerate(dtypes)
@@ -221,5 +228,4 @@ def layouts(dtypes: tuple[str, ...], seed: int) -> list[tuple[np.ndarray, ...]]:
         values(d, (4, 6), seed + 40 + k) if k % 2 else values(d, (6, 4), seed + 40 + k).T
         for k, d in enumerate(dtypes)
     )
-    del count
     return [dense, stepped, broadcast, fortran, mixed]

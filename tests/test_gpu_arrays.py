@@ -7,41 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_checks import adapter_for, described, refused
 
-from numfuse.arrays import (
-    Adapter,
-    ArrayInfo,
-    Refusal,
-    adapter_of,
-    common_adapter,
-    dense_strides,
-    nest_layout,
-    output_order,
-)
+from numfuse.arrays import common_adapter, dense_strides, nest_layout, output_order
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError
 
 pytestmark = pytest.mark.gpu
 
 DTYPES = [np.dtype(code) for code in "?bhiqBHIQfd"]
 ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)]
-
-
-def adapter_for(value: Any) -> Adapter:
-    found = adapter_of(value)
-    assert found is not None
-    return found
-
-
-def described(value: Any) -> ArrayInfo:
-    adapter = adapter_for(value)
-    adapter.signature(value)
-    return adapter.info(value)
-
-
-def refused(value: Any) -> FusionError:
-    with pytest.raises(Refusal) as caught:
-        described(value)
-    return caught.value.named("x")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -11,6 +11,7 @@ import hashlib
 import linecache
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,10 +60,12 @@ def _import_numba_cuda() -> Any:
     return cuda
 
 
-_numba_cuda = _import_numba_cuda()
-
-from numba.cuda import dispatcher as _dispatcher  # noqa: E402
-from numba.cuda import types as _types  # noqa: E402
+with warnings.catch_warnings():
+    # Under NumPy 2.5, numba-cuda 0.30 uses what that deprecates while it is imported. No user can mend it.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _numba_cuda = _import_numba_cuda()
+    from numba.cuda import dispatcher as _dispatcher
+    from numba.cuda import types as _types
 
 _compile_lock = threading.RLock()
 

@@ -106,6 +106,8 @@ class Abstract:
 HOST = Abstract(Kind.HOST)
 UNIFORM = Abstract(Kind.UNIFORM)
 ELEMENT = Abstract(Kind.ELEMENT)
+#: What a name holds that only an earlier turn of a loop assigns: it adds nothing to what it is joined with.
+UNASSIGNED = Abstract(Kind.HOST)
 
 
 def of_kind(kind: Kind) -> Abstract:
@@ -128,8 +130,10 @@ def same_known(a: object, b: object) -> bool:
 
 def join(a: Abstract, b: Abstract) -> Abstract:
     """What is known where two paths meet."""
-    if a is b:
+    if a is b or b is UNASSIGNED:
         return a
+    if a is UNASSIGNED:
+        return b
     known = a.known if same_known(a.known, b.known) else UNKNOWN
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):
@@ -153,8 +157,8 @@ def join_values(a: Values | None, b: Values | None) -> Values | None:
 
 def same(a: Abstract, b: Abstract) -> bool:
     """Whether the same is known of two values."""
-    if a is b:
-        return True
+    if a is b or a is UNASSIGNED or b is UNASSIGNED:
+        return a is b
     places = [None if x.resolved is None else x.resolved.reference.key for x in (a, b)]
     if a.kind != b.kind or a.optional != b.optional or places[0] != places[1]:
         return False
@@ -162,11 +166,6 @@ def same(a: Abstract, b: Abstract) -> bool:
         return False
     x, y = a.items or (), b.items or ()
     return len(x) == len(y) and all(map(same, x, y))
-
-
-def same_values(a: Values, b: Values) -> bool:
-    """Whether the same is known of all names."""
-    return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
 
 
 _TRUTH_OPERATIONS = {

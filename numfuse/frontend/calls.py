@@ -207,7 +207,7 @@ class Calls(Expressions):
             return known
         if isinstance(node, ast.Name):
             owner = frame.owner(node.id)
-            abstract = None if owner is None else (owner.values or {}).get(node.id)
+            abstract = None if owner is None else owner.value(node.id)
             if abstract is not None and isinstance(abstract.known, LocalFunction):
                 return abstract.known
             if owner is not None and (abstract is None or abstract.resolved is None):
@@ -326,9 +326,7 @@ class Calls(Expressions):
         ]
         self.guard_function(function)
         source, returns = self.prepare(function, place)
-        inner = Frame(
-            source, returns.body, FunctionScope(function), caller=frame, call_site=place, synthetic=returns.names
-        )
+        inner = Frame(source, returns, FunctionScope(function), caller=frame, call_site=place)
         defaults = {name: self.resolved(r) for name, r in default_references(function).items()}
         self.helpers.append(function.__qualname__)
         return self.enter(inner, [*leading, *arguments, *named], id(function.__code__), node, frame, defaults)
@@ -341,10 +339,7 @@ class Calls(Expressions):
         source = outer.source.nested(function.node)
         returns = _rewritten(source)
         place = frame.place(node)
-        inner = Frame(
-            source, returns.body, outer.scope,
-            caller=frame, enclosing=outer, call_site=place, synthetic=returns.names,
-        )  # fmt: skip
+        inner = Frame(source, returns, outer.scope, caller=frame, enclosing=outer, call_site=place)
         self.helpers.append(source.name)
         return self.enter(inner, arguments, id(function.node), node, frame, function.defaults)
 

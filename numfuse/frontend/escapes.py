@@ -7,6 +7,7 @@ leaves the turn, the rest of the block moves into the other arm and needs no fla
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ def remove_escapes(tree: ast.FunctionDef) -> ast.FunctionDef:
 
 class _Rewriter:
     def __init__(self, chooser: NameChooser, tree: ast.FunctionDef) -> None:
-        self.chooser, self.tree = chooser, tree
+        self.chooser, self.reads = chooser, _reads(tree)
 
     # ------------------------------------------------------------------------------ outside of loops
 
@@ -93,13 +94,16 @@ class _Rewriter:
 
     def read_outside(self, loop: ast.For) -> bool:
         """Whether a target of the loop is read anywhere but in its body."""
-        targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        inside = _reads(ast.Module(loop.body, []))
+        targets = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+        return any(self.reads[target] > inside[target] for target in targets)
 
-        def reads(node: ast.AST) -> int:
-            found = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
-            return sum(name.id in targets for name in found)
 
-        return reads(self.tree) > sum(reads(statement) for statement in loop.body)
+def _reads(tree: ast.AST) -> Counter[str]:
+    """How often each name is read."""
+    return Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
 
 
 class _Turn:

@@ -127,7 +127,7 @@ class Expressions(Workspace):
             return self.materialise(resolved, node, frame)
         if node.id in owner.star_keywords:
             raise language.refusal("Dict", frame.place(node))
-        abstract = (owner.values or {}).get(node.id)
+        abstract = owner.value(node.id)
         if abstract is None:
             raise FusionNameError(f"local variable {node.id!r} is used before it is assigned", frame.place(node))
         if abstract.function_like and abstract.resolved is not None:
@@ -165,7 +165,7 @@ class Expressions(Workspace):
         if isinstance(node, ast.Name):
             owner = frame.owner(node.id)
             if owner is not None:
-                abstract = (owner.values or {}).get(node.id)
+                abstract = owner.value(node.id)
                 return None if abstract is None else abstract.resolved
             found = frame.scope.find(node.id)
             if found is None:

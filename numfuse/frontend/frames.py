@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from numfuse.errors import FusionNameError, Loc
-from numfuse.frontend.binding import Argument, Kind, Static, Values
-from numfuse.frontend.returns import FUNCTIONS, inside
+from numfuse.frontend.binding import Abstract, Argument, Kind, Static, Values
+from numfuse.frontend.returns import Returns
 from numfuse.frontend.scope import Attribute, Capture, FunctionScope, Guard, Reference, did_you_mean
 from numfuse.frontend.source import Source
 
@@ -46,22 +46,13 @@ def in_element_frame(node: ast.AST) -> bool:
     return getattr(node, "element_frame", False)
 
 
-def stored_names(statements: list[ast.stmt]) -> dict[str, None]:
-    """Names that a function body assigns, in order, without those that nested functions assign."""
-    names: dict[str, None] = {}
-    for statement in statements:
-        for node in inside(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names[node.id] = None
-            elif isinstance(node, FUNCTIONS) and not isinstance(node, ast.Lambda):
-                names[node.name] = None
-    return names
-
-
 @dataclass
 class LoopRecord:
-    """What leaves a loop early, gathered while its body is walked."""
+    """What one walk of a loop's body found: what leaves the loop early, and which names it reads as they
+    were when the turn started."""
 
+    start: Values
+    used: set[str] = field(default_factory=set)
     exits: list[Values] = field(default_factory=list)
     continues: list[Values] = field(default_factory=list)
     control: Kind = Kind.HOST
@@ -73,20 +64,19 @@ class Frame:
     def __init__(
         self,
         source: Source,
-        body: list[ast.stmt],
+        returns: Returns,
         scope: FunctionScope,
         *,
         caller: Frame | None = None,
         enclosing: Frame | None = None,
         call_site: Loc | None = None,
-        synthetic: frozenset[str] = frozenset(),
     ) -> None:
         self.source, self.scope, self.caller, self.enclosing = source, scope, caller, enclosing
-        self.call_site, self.synthetic, self.body = call_site, synthetic, body
+        self.call_site, self.synthetic, self.body = call_site, returns.names, returns.body
         self.parameters = source.node.args
         every = [*self.parameters.posonlyargs, *self.parameters.args, *self.parameters.kwonlyargs]
         self.parameter_names = [a.arg for a in every]
-        self.assigned = stored_names(body)
+        self.assigned, self.outer_names = returns.assigned, returns.outer_names
         stars = [a.arg for a in (self.parameters.vararg, self.parameters.kwarg) if a is not None]
         self.local_names = {*self.assigned, *self.parameter_names, *stars}
         self.names: dict[str, ast.expr] = {}
@@ -116,6 +106,14 @@ class Frame:
                 return frame
             frame = frame.enclosing
         return None
+
+    def value(self, name: str) -> Abstract | None:
+        """What is known of a local variable now; None where it is not assigned."""
+        abstract = None if self.values is None else self.values.get(name)
+        for record in self.loops:
+            if record.start.get(name) is abstract:
+                record.used.add(name)
+        return abstract
 
     def undefined(self, name: str, node: ast.AST) -> FusionNameError:
         """The error for a name that means nothing here."""

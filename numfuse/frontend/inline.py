@@ -80,7 +80,7 @@ class _Inliner(Statements):
     def run(self, target: Target, kinds: Mapping[str, Kind | Static]) -> Inlined:
         function = target.function
         source, returns = prepared(function)
-        frame = Frame(source, returns.body, FunctionScope(function), synthetic=returns.names)
+        frame = Frame(source, returns, FunctionScope(function))
         refuse_star_parameters(frame.name, frame.parameters, frame.place(source.node))
         unknown = sorted(set(kinds) - set(frame.parameter_names))
         if unknown:

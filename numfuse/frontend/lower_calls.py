@@ -116,6 +116,8 @@ class CallLowering(ExpressionLowering):
             row, operands = ops.arrange(spelling, args, keywords)
         except FusionError as error:
             raise type(error)(error.message, loc) from None
+        if spelling.row == "clip" and row in ("maximum", "minimum"):  # one bound: np.clip's rule for it holds
+            row = "clip_low" if row == "maximum" else "clip_high"
         if spelling.floating:  # math.pow and the like compute in floats whatever they are given
             operands = [self.convert(operand, Weak.FLOAT, "weak", loc) for operand in operands]
         if row == "log" and len(operands) == 2:  # math.log(x, base)

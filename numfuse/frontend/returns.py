@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
-__all__ = ["NameChooser", "always_leaves", "inside", "single_return"]
+__all__ = ["NameChooser", "Returns", "always_leaves", "inside", "single_return", "stored_names"]
 
 Loop = ast.For | ast.While
 Node = TypeVar("Node", bound=ast.AST)
@@ -35,12 +36,23 @@ class NameChooser:
         return name
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Returns:
     """A body with one ``return`` at its end, and the names that were made up for it."""
 
     body: list[ast.stmt]
     names: frozenset[str] = frozenset()
+
+    @cached_property
+    def assigned(self) -> dict[str, None]:
+        """The names that the body assigns."""
+        return stored_names(self.body)
+
+    @cached_property
+    def outer_names(self) -> set[str]:
+        """The names that the body declares ``global`` or ``nonlocal``."""
+        declarations = (n for s in self.body for n in inside(s) if isinstance(n, ast.Global | ast.Nonlocal))
+        return {name for declaration in declarations for name in declaration.names}
 
 
 def single_return(body: Sequence[ast.stmt], taken: set[str]) -> Returns:
@@ -73,6 +85,18 @@ def inside(statement: ast.AST) -> Iterator[ast.AST]:
         return
     for child in ast.iter_child_nodes(statement):
         yield from inside(child)
+
+
+def stored_names(statements: list[ast.stmt]) -> dict[str, None]:
+    """Names that a function body assigns, in order, without those that nested functions assign."""
+    names: dict[str, None] = {}
+    for statement in statements:
+        for node in inside(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names[node.id] = None
+            elif isinstance(node, FUNCTIONS) and not isinstance(node, ast.Lambda):
+                names[node.name] = None
+    return names
 
 
 def always_leaves(statements: Sequence[ast.stmt]) -> bool:

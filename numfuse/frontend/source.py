@@ -44,15 +44,11 @@ class Source:
             return [ast.copy_location(ast.Return(self.node.body), self.node.body)]
         return self.node.body
 
+    @lru_cache(maxsize=1024)  # noqa: B019  (sources are few, small and immutable)
     def nested(self, node: ast.FunctionDef | ast.Lambda) -> Source:
         """The source of a function written inside this one."""
         name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
         return Source(node, self.filename, f"{self.name}.<locals>.{name}", self.lines, self.owner)
-
-    def declares_outer(self, name: str) -> bool:
-        """Whether the function declares a name ``global`` or ``nonlocal``."""
-        declarations = (n for n in ast.walk(self.node) if isinstance(n, ast.Global | ast.Nonlocal))
-        return any(name in declaration.names for declaration in declarations)
 
     def private(self, name: str) -> str:
         """The name as Python knows it: two leading underscores inside a class take the class's name."""
@@ -81,15 +77,18 @@ def source_of(function: types.FunctionType) -> Source:
         The function is a coroutine or a generator.
     """
     code = function.__code__
-    lines = _lines(function)
+    return _located(_lines(function), code)
+
+
+@lru_cache(maxsize=1024)
+def _located(lines: tuple[str, ...], code: types.CodeType) -> Source:
     module = _parse("".join(lines), code.co_filename)
-    found = _find(module, code)
-    _check_current(module, found, code)
-    node, owner = found
+    node, owner = _find(module, code)
+    _check_current(module, node, code)
     if isinstance(node, ast.AsyncFunctionDef) or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         raise FusionNotImplementedError(
-            f"{function.__qualname__} is a generator or a coroutine; return its values from a plain `def`",
-            Source(ast.Lambda(), code.co_filename, code.co_qualname, lines).place(node),
+            f"{code.co_qualname} is a generator or a coroutine; return its values from a plain `def`",
+            Loc(code.co_filename, node.lineno, node.col_offset, node.col_offset + 1, code.co_qualname),
         )
     return Source(node, code.co_filename, code.co_qualname, lines, owner)
 
@@ -194,9 +193,9 @@ def _code_parameters(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def _check_current(module: ast.Module, found: tuple[Definition, str | None], code: types.CodeType) -> None:
+def _check_current(module: ast.Module, node: Definition, code: types.CodeType) -> None:
     """Compare the function's code with that compiled from the text."""
-    if any(isinstance(node, ast.Assert) for node in ast.walk(found[0])):
+    if any(isinstance(part, ast.Assert) for part in ast.walk(node)):
         return  # test runners rewrite assertions, so such code never equals its text
     compiled = _compiled(module, code.co_filename)
     same = [c for c in compiled if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]

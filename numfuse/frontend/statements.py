@@ -17,6 +17,7 @@ from numfuse.errors import FusionNameError, FusionNotImplementedError, FusionTyp
 from numfuse.frontend import language
 from numfuse.frontend.binding import (
     HOST,
+    UNASSIGNED,
     UNKNOWN,
     Abstract,
     Kind,
@@ -26,13 +27,13 @@ from numfuse.frontend.binding import (
     join_values,
     of_kind,
     of_tuple,
-    same_values,
+    same,
 )
 from numfuse.frontend.calls import Calls
-from numfuse.frontend.expressions import Pair, is_simple, is_true
+from numfuse.frontend.expressions import HOST_ATTRIBUTES, Pair, is_simple, is_true
 from numfuse.frontend.frames import Frame, LoopRecord
-from numfuse.frontend.returns import breaks
-from numfuse.frontend.scope import Attribute, Item
+from numfuse.frontend.returns import breaks, stored_names
+from numfuse.frontend.scope import Item
 
 __all__ = ["Statements"]
 
@@ -94,7 +95,7 @@ class Statements(Calls):
     def target(self, node: ast.expr, frame: Frame) -> ast.expr:
         """The left side of an assignment."""
         if isinstance(node, ast.Name):
-            if frame.source.declares_outer(node.id):
+            if node.id in frame.outer_names:
                 raise language.refusal("Global", frame.place(node))
             new = self.make(ast.Name(self.variable_name(node.id, frame), ast.Store()), node, frame)
             if node.id in frame.synthetic:
@@ -128,14 +129,14 @@ class Statements(Calls):
 
     def do_AugAssign(self, node: ast.AugAssign, frame: Frame) -> None:
         if isinstance(node.target, ast.Name):
-            assert frame.values is not None
             name = node.target.id
-            if name in frame.local_names and name not in frame.values:
+            old = frame.value(name)
+            target = self.target(node.target, frame)
+            if old is None:
                 message = f"local variable {name!r} is used before it is assigned"
                 raise FusionNameError(message, frame.place(node.target))
-            target = self.target(node.target, frame)
             value, abstract = self.expression(node.value, frame)
-            kind = max(frame.values[name].kind, abstract.kind)
+            kind = max(old.kind, abstract.kind)
             self.bind_local(name, of_kind(kind), frame)
         else:
             target = self.target(node.target, frame)
@@ -241,7 +242,7 @@ class Statements(Calls):
     do_Continue = do_Break
 
     def settle_loop(
-        self, frame: Frame, turn: Callable[[LoopRecord], tuple[Kind, Outcome]]
+        self, node: ast.For | ast.While, frame: Frame, turn: Callable[[LoopRecord], tuple[Kind, Outcome]]
     ) -> tuple[LoopRecord, Kind, Values, Outcome]:
         """Walk a loop until nothing changes.
 
@@ -250,12 +251,15 @@ class Statements(Calls):
         known where a turn starts, and what the last walk emitted.
         """
         assert frame.values is not None
+        before, work_before = frame.control, self.element_work
+        floor = max(before, Kind.UNIFORM if self.reads_elements(node, frame) else Kind.HOST)
         start: Values = dict(frame.values)
-        before = floor = frame.control
-        work_before = self.element_work
+        for name in stored_names([node]):
+            # A later turn may read what an earlier one assigns, wherever the assignment stands.
+            start.setdefault(name, UNASSIGNED)
         while True:
             snapshot = self.snapshot()
-            record = LoopRecord()
+            record = LoopRecord(start)
             frame.values, frame.control = dict(start), floor
             frame.loops.append(record)
             self.element_work = False
@@ -268,12 +272,28 @@ class Statements(Calls):
             work_before = work_before or self.element_work
             new_start = join_values(start, end)
             assert new_start is not None
-            if new_floor == floor and same_values(new_start, start):
+            if new_floor == floor and all(same(start[name], new_start[name]) for name in record.used):
                 break
             self.restore(snapshot)
             start, floor = new_start, new_floor
         frame.control, self.element_work = before, work_before
-        return record, floor, start, outcome
+        known = {name: abstract for name, abstract in new_start.items() if abstract is not UNASSIGNED}
+        return record, floor, known, outcome
+
+    def reads_elements(self, node: ast.For | ast.While, frame: Frame) -> bool:
+        """Whether a loop obviously has element work: a good first guess saves walking it once more."""
+        assert frame.values is not None
+        names = {name for name, abstract in frame.values.items() if abstract.kind == Kind.ELEMENT}
+        pending: list[ast.AST] = [node]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, ast.Attribute) and part.attr in HOST_ATTRIBUTES:
+                continue
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id in names:
+                return True
+            if not isinstance(part, ast.Call) or not isinstance(part.func, ast.Name) or part.func.id != "len":
+                pending += ast.iter_child_nodes(part)
+        return False
 
     def do_While(self, node: ast.While, frame: Frame) -> None:
         def turn(record: LoopRecord) -> tuple[Kind, tuple[list[ast.stmt], ast.expr, Abstract, list[ast.stmt]]]:
@@ -289,7 +309,7 @@ class Statements(Calls):
             frame.control = held
             return condition.kind, (before, test, condition, body)
 
-        record, floor, start, (before, test, condition, body) = self.settle_loop(frame, turn)
+        record, floor, start, (before, test, condition, body) = self.settle_loop(node, frame, turn)
         endless = condition.known is not UNKNOWN and bool(condition.known)
         if condition.known is not UNKNOWN and not condition.known:
             frame.values = start
@@ -359,7 +379,7 @@ class Statements(Calls):
             decides = item.kind if item.items is None and parts is None else Kind.HOST
             return decides, (target, body)
 
-        record, floor, start, (target, body) = self.settle_loop(frame, turn)
+        record, floor, start, (target, body) = self.settle_loop(node, frame, turn)
         frame.values = start
         with self.collect() as orelse:
             self.else_block(node.orelse, record, floor, frame)

@@ -8,7 +8,7 @@ meaning, and a name in ``libraries.py`` where a library calls it something else 
 
 from numfuse.ops.casts import cast_expression, literal
 from numfuse.ops.names import advice, advice_method, find, is_operation, method
-from numfuse.ops.row import DTYPES, Expression, Loop, Row
+from numfuse.ops.rules import DTYPES, Expression, Loop, Row
 from numfuse.ops.spelling import Spelling, arrange, binary_operator, comparison, unary_operator
 from numfuse.ops.table import expression, row, rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from numfuse.body import Type, Weak
-from numfuse.ops.row import (
+from numfuse.ops.rules import (
     FLOATS,
     INTEGERS,
     ExpressionRule,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from numfuse.errors import FusionNotImplementedError
-from numfuse.ops.row import DTYPES, Expression, zero
+from numfuse.ops.rules import DTYPES, Expression, zero
 
 # C compilers convert a float to a small integer through a wider signed one, so that a negative number
 # wraps: `(uint8_t)-1.0f` is 255 on the machines where NumPy is compiled so. Numba would use an unsigned

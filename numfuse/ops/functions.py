@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numfuse.ops.row import FLOATS, INTEGERS, ExpressionRule, Row, by_dtype, call, ufunc_row
+from numfuse.ops.rules import FLOATS, INTEGERS, ExpressionRule, Row, by_dtype, call, ufunc_row
 
 # Four units in the last place: glibc's float functions stay within one or two, CUDA's libdevice within four
 # (CUDA C++ programming guide, appendix "Mathematical Functions").

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from numfuse.ops.comparison import CLIP
+from numfuse.ops.comparisons import CLIP
 from numfuse.ops.spelling import Spelling
 from numfuse.ops.table import row, rows
 

@@ -6,7 +6,7 @@ import operator
 
 import numpy as np
 
-from numfuse.ops.row import (
+from numfuse.ops.rules import (
     DTYPES,
     INTEGERS,
     ExpressionRule,

@@ -117,8 +117,8 @@ def advice(obj: object) -> str:
     module = getattr(obj, "__module__", None)
     root = module.partition(".")[0] if isinstance(module, str) else ""
     written = {"numpy": f"np.{name}", "builtins": name, "": name}.get(root, f"{module}.{name}")
-    if isinstance(obj, np.ufunc):
-        written = f"np.{name}"
+    if isinstance(obj, np.ufunc):  # also those of scipy.special, which do not say where they live
+        written = f"np.{name}" if getattr(np, name, None) is obj else name
     return _advice(name, written, f"{written} is not an operation that numfuse knows")
 
 

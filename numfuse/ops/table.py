@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from numfuse.errors import FusionNotImplementedError
-from numfuse.ops import arithmetic, comparison, functions, logic
-from numfuse.ops.row import Expression, Loop, Row, names
+from numfuse.ops import arithmetic, comparisons, functions, logic
+from numfuse.ops.rules import Expression, Loop, Row, names
 
-FAMILIES = (arithmetic.ROWS, comparison.ROWS, logic.ROWS, functions.ROWS)
+FAMILIES = (arithmetic.ROWS, comparisons.ROWS, logic.ROWS, functions.ROWS)
 _ROWS = {row.name: row for family in FAMILIES for row in family}
 
 

@@ -91,6 +91,10 @@ def infer(program: Program, rules: Rules, host_values: Sequence[object]) -> tupl
     return _Inference(rules, host_values).run(program)
 
 
+# The rows that np.clip lowers to, and the bounds that each one has.
+_CLIPS = {"clip": ("low", "high"), "clip_low": ("low",), "clip_high": ("high",)}
+
+
 class _Inference:
     def __init__(self, rules: Rules, host_values: Sequence[object]) -> None:
         self.rules = rules
@@ -160,6 +164,8 @@ class _Inference:
     def operation(self, node: Op, row: str, refs: list[_Ref]) -> list[_Ref]:
         if row == "assign":
             return [self.assign(node, *refs)]
+        if row in _CLIPS:
+            row, refs = self.clip(row, refs)
         types = tuple(ref.kind or Weak.FLOAT for ref in refs)
         if row in COMPARISONS and len(refs) == 2:
             decided = self.out_of_range(node, row, refs)
@@ -191,6 +197,26 @@ class _Inference:
         values = tuple(self.builder.value(kind) for kind in outputs)
         self.builder.add(Op(values, row, operands, node.spelling, loop, node.loc))
         return [_Ref(value.type, "value", value.id) for value in values]
+
+    def clip(self, row: str, refs: list[_Ref]) -> tuple[str, list[_Ref]]:
+        """``np.clip`` leaves out a bound that is a Python integer beyond the dtype's range."""
+        kept = []
+        for name, ref in zip(_CLIPS[row], refs[1:], strict=True):
+            kind = refs[0].kind
+            if ref.kind is Weak.INT and ref.source != "value" and isinstance(kind, np.dtype) and kind.kind in "iu":
+                limit = int(getattr(np.iinfo(kind), "min" if name == "low" else "max"))
+                number = int(ref.number)  # type: ignore[call-overload]
+                beyond = number <= limit if name == "low" else number >= limit
+                inside = (limit + 1, math.inf) if name == "low" else (-math.inf, limit - 1)
+                outside = (-math.inf, limit) if name == "low" else (limit, math.inf)
+                if ref.source == "host":
+                    self.guards[RangeGuard(ref.slot, *(outside if beyond else inside))] = None
+                if beyond:
+                    continue
+            kept.append((name, ref))
+        names = tuple(name for name, _ in kept)
+        operation = {("low", "high"): "clip", ("low",): "maximum", ("high",): "minimum", (): "positive"}[names]
+        return operation, [refs[0], *(ref for _, ref in kept)]
 
     def assign(self, node: Op, target: _Ref, value: _Ref) -> _Ref:
         """``target op= value`` on an array: the target keeps its dtype and its shape."""

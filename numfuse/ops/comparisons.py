@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from numfuse.body import Type
-from numfuse.ops.row import (
+from numfuse.ops.rules import (
     DTYPES,
     FLOATS,
     INTEGERS,
