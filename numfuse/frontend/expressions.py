@@ -410,7 +410,7 @@ class Expressions(Workspace):
             last = position == len(node.values) - 1
             with self.collect() as statements:
                 value, abstract = self.expression(operand, frame)
-            if not values:
+            if not values and name is None:
                 self.out += statements
             elif statements:
                 # Later operands are evaluated only where the earlier ones leave the answer open.
