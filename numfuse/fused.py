@@ -17,8 +17,9 @@ from numfuse.arrays import Adapter, Refusal
 from numfuse.errors import FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
-from numfuse.launch import Options, Plan, build_plan
+from numfuse.launch import Options, build_plan
 from numfuse.pipeline import Variant, array_parameter, build_variant, host_parameter
+from numfuse.runner import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,14 +161,14 @@ class Fused(Generic[P, R]):
                 f"{function!r} has no Python signature, so it has no Python source either: fuse a function "
                 f"written in Python"
             ) from error
-        self._kernel_name = _identifier(name or getattr(plain, "__name__", type(function).__name__))
+        self._kernel_name = _identifier(name or str(getattr(plain, "__name__", type(function).__name__)))
         self._names = tuple(self.__signature__.parameters)
         self._simple = all(
             p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
             for p in self.__signature__.parameters.values()
         )
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self.__signature__.parameters.values())
-        self._plans: dict[tuple[Any, ...], list[tuple[Any, Plan, tuple[Any, ...]]] | None] = {}
+        self._plans: dict[tuple[Any, ...], list[tuple[Any, Run, tuple[Any, ...]]] | None] = {}
         self._variants: dict[tuple[Any, ...], list[Variant]] = {}
         self._structural: dict[Any, set[Any]] = {}
         self._lock = threading.RLock()
@@ -209,11 +210,13 @@ class Fused(Generic[P, R]):
         entries = self._plans.get(key, ())
         if entries is None:
             return self.py_func(*args, **kwargs)
-        for prelude, plan, captured in entries:
+        for prelude, run, captured in entries:
             slots = prelude(*values)
             if slots is not None and (not captured or _unchanged(captured, slots)):
-                return plan.run(values, slots)  # type: ignore[no-any-return]
-        return self._first_call(key, values, args, kwargs)
+                answer: R = run(values, slots)
+                return answer
+        first: R = self._first_call(key, values, args, kwargs)
+        return first
 
     # ---- the slow path: calls of a new signature
 
@@ -253,7 +256,7 @@ class Fused(Generic[P, R]):
                 self._plans.clear()
             entries = self._plans.setdefault(key, [])
             if entries is not None:  # the newest first: it is the likeliest to be asked for again
-                entries.insert(0, (variant.prelude, plan, captured))
+                entries.insert(0, (variant.prelude, plan.run, captured))
                 del entries[64:]
         return plan.run(values, slots)
 

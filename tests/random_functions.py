@@ -68,7 +68,7 @@ class _Writer:
         if depth <= 0:
             return self.atom()
         kind = self.pick(*range(14 if self.helper else 13))
-        one, two = lambda: self.expression(depth - 1), lambda: self.expression(depth - 2)  # noqa: E731
+        one, two = lambda: self.expression(depth - 1), lambda: self.expression(depth - 2)
         if kind < 5:
             return f"({one()} {self.pick(*BINARY)} {two()})"
         if kind == 5:

@@ -22,7 +22,8 @@ from test_cuda_kernels import (
 from numfuse.backends.cuda_kernels import kernel_source
 from numfuse.backends.element import Nest
 
-pytestmark = pytest.mark.gpu
+# Numba finds small grids worth a warning.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 SIZES = [1, 3, 1000, 100_003]
 

@@ -62,6 +62,15 @@ class Adapter(ABC):
 
     name: str
     on_device: bool
+    # What a runner's text says for `address` and `stream` (an array; an array and the device's number), and the
+    # objects that these texts name.
+    address_code: str = "address_of({})"
+    stream_code: str = "stream_of({})"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The objects that `address_code` and `stream_code` use."""
+        return {"address_of": self.address, "stream_of": self.stream}
 
     @abstractmethod
     def signature(self, array: Any) -> Signature:

@@ -18,6 +18,13 @@ class CupyAdapter(Adapter):
     name = "cupy"
     on_device = True
 
+    address_code = "{}.data.ptr"
+    stream_code = "current_stream({1}).ptr"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"current_stream": self._current_stream}
+
     def __init__(self) -> None:
         cupy = sys.modules["cupy"]
         self._cupy = cupy

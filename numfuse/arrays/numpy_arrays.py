@@ -45,6 +45,10 @@ class NumpyAdapter(Adapter):
     name = "numpy"
     on_device = False
 
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"address_of": address_of}
+
     def signature(self, array: Any) -> Signature:
         return ("numpy", array.dtype, array.shape, array.strides)
 

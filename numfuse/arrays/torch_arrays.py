@@ -37,6 +37,13 @@ class TorchAdapter(Adapter):
     name = "torch"
     on_device = True
 
+    address_code = "{}.data_ptr()"
+    stream_code = "raw_stream({1})"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"raw_stream": self._raw_stream}
+
     def __init__(self) -> None:
         torch = sys.modules["torch"]
         self._torch = torch

@@ -44,6 +44,12 @@ _MEMORY_NAMES = (
 )
 _LOCAL_NAMES = ("arguments", "start", "stop", "i", "count", "rest", "min", "range")
 
+# LLVM makes a vector loop of a strided one only for the case that the stride is one element, and leaves the
+# others scalar. A stride that is a sum it takes as it is, with gathers and scatters: 2.4 times faster for
+# the photograph of the examples, slower for bodies of a few operations. The packed arguments are aligned,
+# so the sum changes nothing, which LLVM can't know.
+_WORTH_GATHERING = 8
+
 # Contractions and reorderings; NaN, infinities and signed zeros keep their meaning, so that isnan() works.
 _FAST = '{"afn", "arcp", "contract", "reassoc"}'
 
@@ -184,6 +190,8 @@ class _Writer:
                     continue
             dtype = _DTYPES[parameter.dtype] if role == "scalar" else "int64"
             value = self.call("word", "arguments", str(position), dtype)
+            if role == "stride" and axis == self.nest.ndim - 1 and self.element.weight >= _WORTH_GATHERING:
+                value += " + (arguments & 7)"  # adds 0, see _WORTH_GATHERING
             if role == "address" and array is not None:
                 if self.nest.flat or self.accesses[array] is Access.SCALAR:
                     yield from self.point(array, value)

@@ -165,7 +165,7 @@ class _Emitter:
                 source = self.dtype[operand]
                 target = dtype_of(result.type if result.type is not None else Weak.FLOAT)
                 self.assign(result, self.expand(ops.cast_expression(source, target), [operand]), indent)
-            case Op(results, row, operands):
+            case Op():
                 self.operation(node, indent)
             case If():
                 self.branch(node, indent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import inspect
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ from numfuse.frontend.binding import (
     Argument,
     Kind,
     LocalFunction,
-    Static,
     match_arguments,
     needs_number,
     of_kind,

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from numfuse.errors import FusionAttributeError, FusionIndexError, FusionNameError, FusionSyntaxError, FusionTypeError
+from numfuse.errors import (
+    FusionAttributeError,
+    FusionIndexError,
+    FusionNameError,
+)
 from numfuse.frontend import language
 from numfuse.frontend.binding import (
-    ELEMENT,
     HOST,
     UNKNOWN,
     Abstract,
@@ -135,9 +138,7 @@ class Expressions(Workspace):
         value: Any = self.clone(self.variable(node.id, owner), node, frame)
         if node.id in owner.synthetic:
             value.synthetic = True
-        if abstract.resolved is not None and abstract.resolved.category == "static":
-            value.static = Static(abstract.known)
-        elif isinstance(abstract.known, LocalFunction):
+        if (abstract.resolved is not None and abstract.resolved.category == "static") or isinstance(abstract.known, LocalFunction):
             value.static = Static(abstract.known)
         return value, abstract
 

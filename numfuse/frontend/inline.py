@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from numfuse.errors import FusionNotImplementedError, FusionSyntaxError, FusionTypeError, Loc
+from numfuse.errors import FusionSyntaxError, FusionTypeError, Loc
 from numfuse.frontend import language
-from numfuse.frontend.binding import UNKNOWN, Abstract, Kind, LocalFunction, Static, of_kind, refuse_star_parameters
+from numfuse.frontend.binding import (
+    UNKNOWN,
+    Abstract,
+    Kind,
+    LocalFunction,
+    Static,
+    of_kind,
+    refuse_star_parameters,
+)
 from numfuse.frontend.calls import Target, default_references, prepared, unwrap
 from numfuse.frontend.frames import Frame, static_of
 from numfuse.frontend.scope import Capture, FunctionScope, Guard, Reference, Resolved, categorize

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from numfuse import ops
-from numfuse.body import Type, Weak
+from numfuse.body import CastRule, Type, Weak
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError, Loc
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower_expressions import ExpressionLowering, hosts_of, loc_of
@@ -199,9 +199,10 @@ class CallLowering(ExpressionLowering):
         if len(given) != 1 or set(keywords) - {"dtype", "copy", "casting"}:
             raise FusionTypeError("astype takes a dtype, and optionally copy= and casting=", loc)
         casting = keywords.get("casting")
-        rule = self.prelude.pin(casting) if isinstance(casting, Host) else "unsafe"
-        if rule not in ("unsafe", "same_kind", "safe"):
-            raise FusionNotImplementedError(f"astype with casting={rule!r} is not there yet", loc)
+        asked = self.prelude.pin(casting) if isinstance(casting, Host) else "unsafe"
+        if asked not in ("unsafe", "same_kind", "safe"):
+            raise FusionNotImplementedError(f"astype with casting={asked!r} is not there yet", loc)
+        rule: CastRule = {"unsafe": "unsafe", "same_kind": "same_kind", "safe": "safe"}[asked]
         wanted = self.as_host(given[0])
         if not isinstance(wanted, Host):
             raise FusionTypeError("astype takes a dtype", loc)

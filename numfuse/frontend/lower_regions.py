@@ -124,11 +124,8 @@ class RegionLowering(CallLowering):
         if not 1 <= len(bounds) <= 3:
             raise FusionTypeError(f"range expects 1 to 3 arguments, got {len(bounds)}", loc)
         zero, one = self.prelude.static(0), self.prelude.static(1)
-        start, stop, step = {
-            1: lambda: (zero, bounds[0], one),
-            2: lambda: (bounds[0], bounds[1], one),
-            3: lambda: (bounds[0], bounds[1], bounds[2]),
-        }[len(bounds)]()
+        first = bounds[0] if len(bounds) > 1 else zero
+        start, stop, step = first, bounds[min(len(bounds), 2) - 1], bounds[2] if len(bounds) == 3 else one
         if isinstance(start, Host) and isinstance(stop, Host) and isinstance(step, Host):
             turns = range(start.value, stop.value, step.value)  # Python's own TypeError and ValueError
             size = sum(1 for statement in node.body for _ in ast.walk(statement))

@@ -17,6 +17,7 @@ from numfuse.body import (
     Block,
     Cast,
     Const,
+    External,
     HostArg,
     If,
     Index,
@@ -26,6 +27,7 @@ from numfuse.body import (
     Op,
     Program,
     Shape,
+    Store,
     Value,
     Variance,
     node_operands,
@@ -121,12 +123,12 @@ def map_values(block: Block, change: Callable[[Value], Value]) -> Block:
                     body=map_values(node.body, change),
                 )
             )
-        elif isinstance(node, Op):
+        elif isinstance(node, Op | External):
             nodes.append(replace(node, results=tuple(map(change, node.results))))
-        elif hasattr(node, "result"):
-            nodes.append(replace(node, result=change(node.result)))
-        else:
+        elif isinstance(node, Store):
             nodes.append(node)
+        else:
+            nodes.append(replace(node, result=change(node.result)))
     return Block(tuple(nodes), block.yields)
 
 

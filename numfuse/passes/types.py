@@ -181,9 +181,8 @@ class _Inference:
             special = self.power(node, refs, resolution.loop[0], resolution.outputs[0])
             if special is not None:
                 return [special]
-        operands = tuple(
-            self.cast(ref, dtype, node.loc) for ref, dtype in zip(refs, resolution.loop, strict=True)
-        )
+        convert = self.wrapped if row == "where" else self.cast
+        operands = tuple(convert(ref, dtype, node.loc) for ref, dtype in zip(refs, resolution.loop, strict=True))
         return self.emit(row, operands, resolution.loop, resolution.outputs, node)
 
     def emit(
@@ -278,9 +277,8 @@ class _Inference:
             value = int(number.number)  # type: ignore[call-overload]
             info = np.iinfo(kind)
             low, high = int(info.min), int(info.max)
-            if low <= value <= high:
-                span = (low, high)
-            else:
+            span: tuple[float, float] = (low, high)
+            if not low <= value <= high:
                 span = (high + 1, math.inf) if value > high else (-math.inf, low - 1)
             if number.source == "host":
                 self.guards[RangeGuard(number.slot, *span)] = None
@@ -396,6 +394,17 @@ class _Inference:
         self.builder.add(Op((result,), "truth", (self.cast(ref, dtype, loc),), "ufunc", (dtype,), loc))
         return result.id
 
+    def wrapped(self, ref: _Ref, dtype: np.dtype, loc: Loc | None) -> int:
+        """The id of an operand of ``np.where``, which makes an int64 of a Python integer and casts that."""
+        if ref.kind is not Weak.INT or ref.source == "value" or dtype.kind not in "iu":
+            return self.cast(ref, dtype, loc)
+        whole = np.dtype(np.uint64 if int(ref.number) > np.iinfo(np.int64).max else np.int64)  # type: ignore[call-overload]
+        if ref.source == "host":
+            limit = 2.0**63
+            self.guards[RangeGuard(ref.slot, *((limit, math.inf) if whole.kind == "u" else (-math.inf, limit - 1)))] = None
+        converted = self.cast(ref, whole, loc)
+        return self.cast(_Ref(whole, "value", converted), dtype, loc)
+
     def cast(self, ref: _Ref, dtype: np.dtype, loc: Loc | None) -> int:
         """The id of the value in that dtype."""
         if ref.kind is None:  # carried into a loop without a value; its type comes with the next walk
@@ -422,12 +431,14 @@ class _Inference:
 def _convert(number: object, dtype: np.dtype, loc: Loc | None) -> np.generic:
     """A number in a dtype, as NumPy converts a scalar operand."""
     if isinstance(number, Undefined):
-        return dtype.type(0)
+        zero: np.generic = dtype.type(0)
+        return zero
     try:
         with np.errstate(all="ignore"):
-            if isinstance(number, np.generic):
-                return number.astype(dtype)
-            return dtype.type(number)
+            converted: np.generic = (
+                number.astype(dtype) if isinstance(number, np.generic) else dtype.type(number)
+            )
+            return converted
     except OverflowError as error:
         raise FusionOverflowError(str(error), loc) from None
 

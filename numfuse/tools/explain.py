@@ -9,8 +9,9 @@ from typing import Any
 
 from numfuse.arrays import Adapter
 from numfuse.errors import FusionValueError
-from numfuse.launch import Job, Options, Plan, build_plan
+from numfuse.launch import Options, Plan, build_plan
 from numfuse.pipeline import Variant
+from numfuse.runner import Job
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ class Explanation:
     def __str__(self) -> str:
         kind = "an element function" if self.element_function else "an array function"
         plural = "" if self.launches == 1 else "s"
+        launches = f"{self.launches} launch{plural and 'es'} a call on the {self.target.upper()}"
         parts = [
-            f"{self.name}: {kind}, {self.launches} launch{plural and 'es'} a call on the {self.target.upper()}",
+            f"{self.name}: {kind}, {launches}",
             f"inlined helpers: {', '.join(self.helpers) or 'none'}",
             _section("inlined", self.inlined),
             _section("on the host, before each launch", self.prelude),
@@ -87,6 +89,7 @@ def explain(
         raise FusionValueError(f"target={target!r}: it is None (where the arrays are), 'cpu' or 'cuda'")
     where = target or ("cuda" if adapter.on_device else "cpu")
     plan = build_plan(variant, names, values, slots, adapter, options, compile_kernels=False)
+    counts: Mapping[str, int]
     if not plan.jobs:
         kernel, counts, ptx = "# nothing to compute: the arrays are empty\n", {}, ""
     elif where == "cuda":

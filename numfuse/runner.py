@@ -1,0 +1,174 @@
+"""The Python function that answers calls of one plan, written out.
+
+A call costs microseconds, so everything known when the plan is made is spelled into the text of one function:
+which array sits where, how its library tells the address, the constant words of the packed arguments, how
+the results nest. What is left are attribute reads, one allocation a result, one pack and one launch.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from numfuse.arrays import Adapter
+from numfuse.backends.element import Nest, Parameter
+from numfuse.body import BufferResult, HostResult, Program, ValueResult
+from numfuse.errors import FusionOverflowError
+
+Run = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One loop nest of a call: its layout, and where each word of its arguments comes from."""
+
+    nest: Nest
+    size: int
+    operands: tuple[int, ...]  # positions in arguments + prelude slots
+    outputs: tuple[int, ...]  # positions in the plan's outputs
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]  # operands, then outputs
+    offsets: tuple[int, ...]
+
+
+@dataclass
+class RunnerWriter:
+    """Writes one runner.
+
+    Parameters
+    ----------
+    count : int
+        Number of arguments; positions beyond it are prelude slots.
+    adapter : Adapter
+        The library of the arrays.
+    like : int
+        Position of the array that results are allocated like.
+    """
+
+    count: int
+    adapter: Adapter
+    like: int
+    namespace: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)  # array expression -> name of its address
+
+    def __post_init__(self) -> None:
+        self.namespace.update(self.adapter.names)
+
+    def array(self, position: int) -> str:
+        """The array at a position, as text."""
+        return f"args[{position}]" if position < self.count else f"slots[{position - self.count}]"
+
+    def allocate(self, allocators: Sequence[Callable[[Any], Any]]) -> None:
+        """One new array a result."""
+        if allocators:
+            self.lines.append(f"like = {self.array(self.like)}")
+        for k, allocator in enumerate(allocators):
+            self.namespace[f"allocate_{k}"] = allocator
+            self.lines.append(f"out_{k} = allocate_{k}(like)")
+
+    def address(self, array: str) -> str:
+        """The name of the address of an array, read once."""
+        if array not in self.addresses:
+            name = f"address_{len(self.addresses)}"
+            self.addresses[array] = name
+            self.lines.append(f"{name} = {self.adapter.address_code.format(array)}")
+        return self.addresses[array]
+
+    def words(self, jobs: Sequence[Job], declared: Sequence[Parameter]) -> list[str]:
+        """The text of each word of the packed arguments."""
+        seen = [0] * len(jobs)
+        texts = []
+        for parameter in declared:
+            job = jobs[parameter.nest]
+            array, axis = parameter.array or 0, parameter.axis or 0
+            match parameter.role:
+                case "size":
+                    texts.append(str(job.size))
+                case "extent":
+                    texts.append(str(job.extents[axis]))
+                case "stride":
+                    texts.append(str(job.strides[array][axis]))
+                case "address":
+                    count = len(job.operands)
+                    name = (
+                        self.address(self.array(job.operands[array]))
+                        if array < count
+                        else self.address(f"out_{job.outputs[array - count]}")
+                    )
+                    offset = job.offsets[array]
+                    texts.append(f"{name} + {offset}" if offset else name)
+                case "scalar":
+                    slot = job.nest.element.slots[seen[parameter.nest]]
+                    seen[parameter.nest] += 1
+                    convert = f"convert_{len(self.namespace)}"
+                    self.namespace[convert] = conversion(parameter.dtype, parameter.name)
+                    texts.append(f"{convert}(slots[{slot}])")
+        return texts
+
+    def build(self, program: Program, scalar: Sequence[bool], positions: dict[str, int], label: str) -> Run:
+        """Finish with the results, nested as the plain function returns them."""
+        outputs: dict[int, int] = {}  # position in the results -> position in the outputs
+        for k, result in enumerate(program.results):
+            if isinstance(result, ValueResult):
+                outputs[k] = len(outputs)
+        self.namespace["finish"] = self.adapter.finish
+        finished = []
+        for k, is_scalar in enumerate(scalar):
+            finished.append(f"out_{k}")
+            if is_scalar:  # once, so that a result that stands in two places is one object
+                self.lines.append(f"out_{k} = finish(out_{k})")
+
+        def text(structure: Any) -> str:
+            if structure is None:
+                return "None"
+            if isinstance(structure, tuple):
+                return f"({''.join(text(item) + ', ' for item in structure)})"
+            result = program.results[structure]
+            if isinstance(result, BufferResult):
+                return self.array(positions[result.buffer])
+            if isinstance(result, HostResult):
+                return f"slots[{result.slot}]"
+            return finished[outputs[structure]]
+
+        self.lines.append(f"return {text(program.structure)}")
+        source = "def run(args, slots):\n" + "".join(f"    {line}\n" for line in self.lines)
+        filename = f"<numfuse call of {label} {id(self):x}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        exec(compile(source, filename, "exec"), self.namespace)
+        run: Run = self.namespace["run"]
+        return run
+
+
+def conversion(dtype: np.dtype, name: str) -> Callable[[Any], Any]:
+    """What turns a host number into one that `struct` packs as this dtype, the way NumPy would."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        low, high = int(info.min), int(info.max)
+
+        def whole(value: Any) -> int:
+            if isinstance(value, np.generic):
+                return int(value.astype(dtype))
+            if not low <= value <= high:
+                raise FusionOverflowError(
+                    f"Python integer {value} out of bounds for {dtype}: {name} is used with an array of "
+                    f"that dtype; convert the array or choose a number that fits"
+                )
+            return int(value)
+
+        return whole
+    if dtype == np.float32:
+
+        def single(value: Any) -> float:
+            # struct refuses a double that would round to infinity; NumPy makes it infinity.
+            if type(value) is float and -1e38 < value < 1e38:
+                return value
+            with np.errstate(all="ignore"):
+                return float(np.float32(value))
+
+        return single
+    return float if dtype.kind == "f" else bool
