@@ -16,7 +16,7 @@ from typing import Any
 
 from numfuse import arrays
 from numfuse.arrays import Adapter, ArrayInfo, layout
-from numfuse.backends.driver import words_format
+from numfuse.backends.driver import Launcher, words_format
 from numfuse.backends.element import Nest, parameters
 from numfuse.errors import FusionTypeError
 from numfuse.passes.shapes import Extents, concrete_shapes, stays_array
@@ -220,18 +220,19 @@ def _write_gpu(
     """One launch for all nests, on the arrays' own current stream."""
     nests = tuple(job.nest for job in jobs)
     words = ", ".join(writer.words(jobs, parameters(nests)))
-    launch, grid = _launcher(variant, jobs, device, options, aligned=True)
+    launcher, grid = _launcher(variant, jobs, device, options, aligned=True)
     names = writer.namespace
-    names["launch"] = launch
     names["narrow"] = _Narrow(variant, jobs, device, options)
     addresses = _address_texts(writer, jobs)
     stream = writer.adapter.stream_code.format(writer.array(writer.like), device)
+    statements, used = launcher.statements(grid, stream, words)
+    names |= used
     writer.lines += [
         f"if ({' | '.join(text for text, _ in addresses)}) & 15:",
         f"    launch_narrow, grid = narrow({', '.join(f'({text}, {size})' for text, size in addresses)})",
         f"    launch_narrow(grid, {stream}, {words})",
         "else:",
-        f"    launch({grid}, {stream}, {words})",
+        *(f"    {line}" for line in statements),
     ]
 
 
@@ -250,10 +251,10 @@ def _address_texts(writer: RunnerWriter, jobs: Sequence[Job]) -> list[tuple[str,
 
 def _launcher(
     variant: Variant, jobs: Sequence[Job], device: int, options: Options, aligned: bool
-) -> tuple[Callable[..., None], int]:
+) -> tuple[Launcher, int]:
     nests = tuple(replace(job.nest, aligned=aligned) for job in jobs)
     source, launcher = gpu_kernel(variant, nests, device, options)
-    return launcher.launch, source.grid(*(job.size for job in jobs))
+    return launcher, source.grid(*(job.size for job in jobs))
 
 
 class _Narrow:
@@ -273,7 +274,8 @@ class _Narrow:
                 )
         with self.lock:
             if self.found is None:
-                self.found = _launcher(*self.arguments, aligned=False)
+                launcher, grid = _launcher(*self.arguments, aligned=False)
+                self.found = launcher.launch, grid
             return self.found
 
 

@@ -90,7 +90,12 @@ def _torch_kind() -> ArrayKind:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch was built without CUDA")
-    return ArrayKind("torch", torch.Tensor, lambda a: torch.from_numpy(a).cuda(), lambda t: t.cpu().numpy())
+
+    def from_numpy(array: np.ndarray) -> Any:
+        # torch knows one of C's two names for a 64-bit integer.
+        return torch.from_numpy(array.view(array.dtype.name)).cuda()
+
+    return ArrayKind("torch", torch.Tensor, from_numpy, lambda t: t.cpu().numpy())
 
 
 def _numba_kind() -> ArrayKind:

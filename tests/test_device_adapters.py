@@ -142,13 +142,16 @@ class FakeTensor:
     def is_conj(self) -> bool:
         return self.conj
 
+    def is_contiguous(self) -> bool:
+        return self.layout == "strided" and getattr(self, "strides", None) is None
+
     def stride(self) -> tuple[int, ...]:
         if self.layout != "strided":
             raise RuntimeError("no strides")
         return tuple(s // 4 for s in np.zeros(self.shape, np.float32).strides)
 
     def get_device(self) -> int:
-        return 0
+        return 0 if self.is_cuda else -1
 
     def data_ptr(self) -> int:
         if getattr(self, "wrapped", False):
@@ -181,7 +184,7 @@ def test_torch(libraries: Callable[..., None]) -> None:
     libraries(torch=fake_torch())
     x = FakeTensor(2, 3)
     adapter = adapter_for(x)
-    assert adapter.signature(x) == ("torch", "torch.float32", (2, 3), (3, 1), 0)
+    assert adapter.signature(x) == ("torch.float32", (2, 3), None, 0)
     info = adapter.info(x)
     assert (info.dtype, info.shape, info.strides) == (F4, (2, 3), (12, 4))
     assert (info.address, info.device, info.stream) == (640, 0, 55)
@@ -190,7 +193,7 @@ def test_torch(libraries: Callable[..., None]) -> None:
     adapter.allocator((2, 3), U2, (0, 1), x)(x)
     adapter.allocator((2, 3), F4, (1, 0), x)(x)
     adapter.allocator((2, 3), F8, (1, 0), x)(x)
-    assert x.new_empty.calls == [(((2, 3),), {}), (((2, 3),), {"dtype": "torch.uint16"})]
+    assert x.new_empty.calls == [((2, 3), {}), (((2, 3),), {"dtype": "torch.uint16"})]
     strided = ((2, 3), (1, 2))
     assert x.new_empty_strided.calls == [(strided, {}), (strided, {"dtype": "torch.float64"})]
 

@@ -66,8 +66,11 @@ class TorchAdapter(Adapter):
                 FusionNotImplementedError,
             )
         try:
-            if array.is_cuda and not array.is_neg():
-                return ("torch", array.dtype, array.shape, array.stride(), array.get_device())
+            device = array.get_device()
+            if device >= 0 and not array.is_neg():
+                # Asking for the strides, and hashing them, costs more than asking whether they are C order's.
+                strides = None if array.is_contiguous() else array.stride()
+                return (array.dtype, array.shape, strides, device)
         except RuntimeError:  # sparse and nested tensors have no strides
             pass
         raise self._refusal(array)
@@ -113,7 +116,7 @@ class TorchAdapter(Adapter):
         # new_empty and new_empty_strided keep the device, and the dtype unless told otherwise.
         if is_c_order(order):
             if same:
-                return lambda array: array.new_empty(shape)
+                return lambda array: array.new_empty(*shape) if shape else array.new_empty(())
             return lambda array: array.new_empty(shape, dtype=kind)
         strides = dense_strides(shape, 1, order)
         if same:

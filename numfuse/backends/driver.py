@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -287,33 +288,63 @@ class Launcher:
     none; with several, each launch makes sure that the kernel's own device is current.
     """
 
-    __slots__ = ("block", "format", "function", "launch")
+    __slots__ = ("block", "format", "function", "launch", "words")
 
     def __init__(self, function: LaunchFunction, format: str, block: int) -> None:
         self.function, self.format, self.block = function, format, block
+        self.words = _Words(format)
         one_device = device_count() == 1
         self.launch = _fast_launch(self) if one_device else _checked_launch(self, _fast_launch(self))
 
+    def statements(self, grid: int, stream: str, values: str) -> tuple[list[str], dict[str, Any]]:
+        """What ``launch(grid, stream, *values)`` does, as Python statements, and the objects that they name.
+
+        For functions that are written for one launch: spelled out where it stands, it costs a fifth less.
+        """
+        names: dict[str, Any] = {"launch": self.launch}
+        if device_count() != 1:
+            return [f"launch({grid}, {stream}, {values})"], names
+        names |= {"gpu": sys.modules[__name__], "gpu_words": self.words, "pack": self.words.pack}
+        names |= {"function": self.function.function, "retry": lambda *rest: _retry(self, *rest)}
+        lines = [
+            "try: buffer, pointers = gpu_words.prepared",
+            "except AttributeError: buffer, pointers = gpu_words.prepare()",
+            f"pack(buffer, 0, {values})",
+            f"stream = {stream}",
+            f"code = gpu._launch_kernel(function, {grid}, 1, 1, {self.block}, 1, 1, 0, stream, pointers, 0)[0]",
+            f"if code: retry(code, {grid}, stream, pointers)",
+        ]
+        return lines, names
+
+
+class _Words(threading.local):
+    """A thread's buffer for packed arguments, and the array of pointers to its words that the driver takes."""
+
+    prepared: tuple[Any, int]
+
+    def __init__(self, format: str) -> None:
+        words = struct.Struct(format)
+        self.count, self.pack = words.size // 8, words.pack_into
+
+    def prepare(self) -> tuple[Any, int]:
+        """Make them, at a thread's first launch."""
+        buffer = (ctypes.c_uint64 * max(self.count, 1))()
+        start = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * max(self.count, 1))(*(start + 8 * k for k in range(self.count)))
+        self.kept = pointers
+        self.prepared = (buffer, ctypes.addressof(pointers))
+        return self.prepared
+
 
 def _fast_launch(launcher: Launcher) -> Callable[..., None]:
-    function, block = launcher.function.function, launcher.block
-    words = struct.Struct(launcher.format)
-    pack, local = words.pack_into, threading.local()
-
-    def prepare() -> tuple[Any, int]:
-        count = words.size // 8
-        buffer = (ctypes.c_uint64 * max(count, 1))()
-        start = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(count, 1))(*(start + 8 * k for k in range(count)))
-        local.kept = (buffer, pointers)
-        local.prepared = prepared = (buffer, ctypes.addressof(pointers))
-        return prepared
+    function, block, words = launcher.function.function, launcher.block, launcher.words
+    pack = words.pack
 
     def launch(grid: int, stream: int, *values: Any) -> None:
         try:
-            buffer, pointers = local.prepared
+            buffer, pointers = words.prepared
         except AttributeError:
-            buffer, pointers = prepare()
+            buffer, pointers = words.prepare()
         pack(buffer, 0, *values)
         # Looked up at each call: a fork replaces it.
         code = _launch_kernel(function, grid, 1, 1, block, 1, 1, 0, stream, pointers, 0)[0]  # type: ignore[misc]

@@ -98,6 +98,11 @@ class Abstract:
         return self.resolved is not None and self.resolved.category == "static" and not self.plain
 
     @property
+    def holds_functions(self) -> bool:
+        """Whether this is, or holds, something that only the front end can use."""
+        return self.function_like or any(item.holds_functions for item in self.items or ())
+
+    @property
     def plain(self) -> bool:
         """Whether `known` can be written as a constant."""
         return self.known is None or isinstance(self.known, bool | int | float | complex | str | bytes)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import types
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 from numfuse.errors import (
@@ -31,88 +30,31 @@ from numfuse.frontend.binding import (
     of_kind,
     of_tuple,
 )
-from numfuse.frontend.expressions import Expressions, Pair, is_simple
+from numfuse.frontend.expressions import Pair, is_simple
 from numfuse.frontend.frames import Frame
-from numfuse.frontend.returns import Returns, single_return
+from numfuse.frontend.operators import Operators
+from numfuse.frontend.returns import Returns
 from numfuse.frontend.scope import (
     Attribute,
     FunctionScope,
-    Item,
     Reference,
     Resolved,
     reaches_array,
-    wrapped_function,
 )
-from numfuse.frontend.source import Source, source_of
+from numfuse.frontend.source import Source
+from numfuse.frontend.targets import Target, default_references, prepared, rewritten, unwrap
 
-__all__ = ["Calls", "Target", "prepared", "unwrap"]
+__all__ = ["Calls"]
 
 MAXIMUM_DEPTH = 100
 
 
-@dataclass(frozen=True)
-class Target:
-    """A plain function to inline, and what is bound to it already (`self`, the arguments of a partial)."""
-
-    function: types.FunctionType
-    reference: Reference
-    leading: tuple[Reference, ...] = ()
-    keywords: dict[str, Reference] = field(default_factory=dict)
-
-
-def unwrap(value: object, reference: Reference) -> Target | None:
-    """The plain function behind any callable that has one."""
-    if isinstance(value, types.FunctionType):
-        return Target(value, reference)
-    if isinstance(value, types.MethodType):
-        owner = Reference(value.__self__, "self")
-        if reference.steps and isinstance(reference.steps[-1], Attribute):
-            holder = Reference(reference.owner, reference.name, reference.steps[:-1], reference.rooted)
-            held = holder.read()
-            if held is value.__self__:
-                owner = holder
-            elif type(held) is value.__self__:
-                owner = holder.then(Attribute("__class__"))
-        elif reference.steps:
-            owner = reference.then(Attribute("__self__"))
-        inner = unwrap(value.__func__, reference.then(Attribute("__func__")))
-        return None if inner is None else replace(inner, leading=(owner, *inner.leading))
-    if isinstance(value, functools.partial):
-        inner = unwrap(value.func, reference.then(Attribute("func")))
-        if inner is None:
-            return None
-        given = tuple(reference.then(Attribute("args"), Item(i)) for i in range(len(value.args)))
-        named = {key: reference.then(Attribute("keywords"), Item(key)) for key in value.keywords}
-        return replace(inner, leading=inner.leading + given, keywords={**inner.keywords, **named})
-    wrapped = wrapped_function(value)
-    if wrapped is not None:
-        return unwrap(wrapped[0], reference.then(*(Attribute(a) for a in wrapped[1].split("."))))
-    call = getattr(type(value), "__call__", None)
-    if not isinstance(value, type) and isinstance(call, types.FunctionType):
-        inner = unwrap(call, reference.then(Attribute("__class__"), Attribute("__call__")))
-        return None if inner is None else replace(inner, leading=(reference, *inner.leading))
-    return None
-
-
-@lru_cache(maxsize=1024)
-def _rewritten(source: Source) -> Returns:
-    names = {node.id for node in ast.walk(source.node) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(source.node) if isinstance(node, ast.arg)}
-    return single_return(source.body, names)
-
-
-def prepared(function: types.FunctionType) -> tuple[Source, Returns]:
-    """The source of a function, and its body with one ``return``."""
-    source = source_of(function)
-    return source, _rewritten(source)
-
-
-class Calls(Expressions):
+class Calls(Operators):
     """The visitor of calls."""
 
+    @abstractmethod
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
-        """Visit statements."""
-        raise NotImplementedError
+        """Visit statements (see the class for statements)."""
 
     def bind_local(self, name: str, abstract: Abstract, frame: Frame) -> None:
         """Remember what a name holds from now on."""
@@ -124,7 +66,8 @@ class Calls(Expressions):
     def arguments(self, node: ast.Call, frame: Frame) -> list[Argument]:
         """Visit the arguments of a call, in order, with ``*args`` and ``**kwargs`` spread out."""
         out: list[Argument] = []
-        for given in [*node.args, *node.keywords]:
+        everything: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+        for given in everything:
             start = len(self.out)
             new: list[Argument]
             if isinstance(given, ast.Starred):
@@ -179,7 +122,7 @@ class Calls(Expressions):
             return self.call_method(node, frame)
         arguments = self.arguments(node, frame)
         folded = self.fold_call(known.value, arguments)
-        if folded is not UNKNOWN:
+        if isinstance(folded, bool | int):
             return self.make(ast.Constant(folded), node, frame), Abstract(Kind.HOST, folded)
         if self.is_operation(known.value):
             return self.operation_call(known, arguments, node, frame)
@@ -298,10 +241,10 @@ class Calls(Expressions):
         name = known.reference.spelled()
         place = frame.place(node)
         if isinstance(known.value, type):
-            message = f"{name}(...) makes an object, which a fused function can't do on elements: use separate names or a tuple"
+            message = f"{name}(...) would make an object out of elements: use separate names or a tuple"
             return FusionTypeError(message, place)
         if known.value is builtins.print:
-            message = "print() on elements is not supported in a fused function: return the value and print it in the caller"
+            message = "print() of elements is not supported in a fused function: return the value and print that"
             return FusionTypeError(message, place)
         return FusionTypeError(
             f"{name}() is not Python code that could be inlined, nor an operation that numfuse knows: "
@@ -324,20 +267,17 @@ class Calls(Expressions):
         ]
         self.guard_function(function)
         source, returns = self.prepare(function, place)
-        inner = Frame(source, returns, FunctionScope(function), caller=frame, call_site=place)
+        inner = Frame(source, returns, FunctionScope(function), caller=frame, call=node)
         defaults = {name: self.resolved(r) for name, r in default_references(function).items()}
         self.helpers.append(function.__qualname__)
         return self.enter(inner, [*leading, *arguments, *named], id(function.__code__), node, frame, defaults)
 
-    def inline_local(
-        self, function: LocalFunction, arguments: list[Argument], node: ast.Call, frame: Frame
-    ) -> Pair:
+    def inline_local(self, function: LocalFunction, arguments: list[Argument], node: ast.Call, frame: Frame) -> Pair:
         """Inline a call of a nested ``def`` or lambda."""
         outer = function.frame
         source = outer.source.nested(function.node)
-        returns = _rewritten(source)
-        place = frame.place(node)
-        inner = Frame(source, returns, outer.scope, caller=frame, enclosing=outer, call_site=place)
+        returns = rewritten(source)
+        inner = Frame(source, returns, outer.scope, caller=frame, enclosing=outer, call=node)
         self.helpers.append(source.name)
         return self.enter(inner, arguments, id(function.node), node, frame, function.defaults)
 
@@ -389,6 +329,7 @@ class Calls(Expressions):
             message = f"{inner.name}() missing {len(missing)} required argument{plural}: {' and '.join(missing)}"
             raise FusionTypeError(message, place)
         self.name_variables(inner)
+        inner.note_parameters()
         self.stack.append((key, inner.name))
         try:
             self.block(inner.body, inner)
@@ -452,16 +393,3 @@ class Calls(Expressions):
         place = Reference(function, function.__name__)
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self.guard(place.then(Attribute(attribute)), getattr(function, attribute))
-
-
-def default_references(function: types.FunctionType) -> dict[str, Reference]:
-    """Where the default of each parameter stands."""
-    out: dict[str, Reference] = {}
-    code = function.__code__
-    positional = code.co_varnames[: code.co_argcount]
-    given = function.__defaults__ or ()
-    for index, name in enumerate(positional[len(positional) - len(given) :]):
-        out[name] = Reference(function, name, (Attribute("__defaults__"), Item(index)), 2)
-    for name in function.__kwdefaults__ or {}:
-        out[name] = Reference(function, name, (Attribute("__kwdefaults__"), Item(name)), 2)
-    return out

@@ -101,9 +101,7 @@ class _Rewriter:
 
 def _reads(tree: ast.AST) -> Counter[str]:
     """How often each name is read."""
-    return Counter(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
+    return Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
 
 class _Turn:

@@ -69,10 +69,15 @@ class Frame:
         *,
         caller: Frame | None = None,
         enclosing: Frame | None = None,
-        call_site: Loc | None = None,
+        call: ast.Call | None = None,
     ) -> None:
+        self.path: tuple[int, ...] = ()  # of calls that led here
+        self.call_site: Loc | None = None
+        if caller is not None and call is not None:
+            self.path = (*caller.path, id(call))
+            self.call_site = caller.place(call)
         self.source, self.scope, self.caller, self.enclosing = source, scope, caller, enclosing
-        self.call_site, self.synthetic, self.body = call_site, returns.names, returns.body
+        self.synthetic, self.body = returns.names, returns.body
         self.parameters = source.node.args
         every = [*self.parameters.posonlyargs, *self.parameters.args, *self.parameters.kwonlyargs]
         self.parameter_names = [a.arg for a in every]
@@ -81,10 +86,12 @@ class Frame:
         self.local_names = {*self.assigned, *self.parameter_names, *stars}
         self.names: dict[str, ast.expr] = {}
         self.values: Values | None = {}
-        self.control = Kind.HOST if caller is None else caller.control
+        self.control: Kind = Kind.HOST if caller is None else caller.control
         self.loops: list[LoopRecord] = []
         self.element = False
         self.reason: Loc | None = None
+        self.returns = returns
+        self.element_parameters: set[str] = set()
         self.array_uses: list[tuple[str, Loc]] = []
         self.star_keywords: dict[str, list[Argument]] = {}
         self.result: tuple[ast.expr, Any] | None = None
@@ -106,6 +113,12 @@ class Frame:
                 return frame
             frame = frame.enclosing
         return None
+
+    def note_parameters(self) -> None:
+        """Remember which parameters hold elements."""
+        values = self.values or {}
+        kinds = {name: values[name].kind for name in self.parameter_names if name in values}
+        self.element_parameters = {name for name, kind in kinds.items() if kind == Kind.ELEMENT}
 
     def value(self, name: str) -> Abstract | None:
         """What is known of a local variable now; None where it is not assigned."""
@@ -146,6 +159,9 @@ class Workspace:
         self.helpers: list[str] = []
         self.stack: list[tuple[object, str]] = []
         self.element_work = False
+        #: What the last walk of a loop ended with: where a loop around it is walked again, a good start.
+        self.settled: dict[object, tuple[Values, Kind]] = {}
+        self.unrolled: tuple[int, ...] = ()  # the turns of the unrolled loops around the current place
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that a trial walk of a loop may change."""
@@ -211,9 +227,7 @@ class Workspace:
         target = self.name(name, origin, frame, ast.Store())
         self.out.append(self.make(ast.Assign([target], value), origin, frame))
 
-    def name(
-        self, name: str, origin: ast.AST, frame: Frame, context: ast.expr_context | None = None
-    ) -> ast.Name:
+    def name(self, name: str, origin: ast.AST, frame: Frame, context: ast.expr_context | None = None) -> ast.Name:
         """A made-up name."""
         node: Any = self.make(ast.Name(name, context or ast.Load()), origin, frame)
         node.synthetic = True

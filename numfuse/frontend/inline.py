@@ -18,10 +18,10 @@ from numfuse.frontend.binding import (
     of_kind,
     refuse_star_parameters,
 )
-from numfuse.frontend.calls import Target, default_references, prepared, unwrap
 from numfuse.frontend.frames import Frame, static_of
+from numfuse.frontend.loops import Loops
 from numfuse.frontend.scope import Capture, FunctionScope, Guard, Reference, Resolved, categorize
-from numfuse.frontend.statements import Statements
+from numfuse.frontend.targets import Target, default_references, prepared, unwrap
 
 __all__ = ["Inlined", "inline"]
 
@@ -78,13 +78,12 @@ def inline(
     target = unwrap(function, Reference(function, name))
     if target is None:
         raise FusionTypeError(
-            f"{name} is not a Python function whose code could be read: wrap it in one, such as "
-            f"`lambda x: {name}(x)`"
+            f"{name} is not a Python function whose code could be read: wrap it in one, such as `lambda x: {name}(x)`"
         )
     return _Inliner(is_array, operation).run(target, kinds)
 
 
-class _Inliner(Statements):
+class _Inliner(Loops):
     def run(self, target: Target, kinds: Mapping[str, Kind | Static]) -> Inlined:
         function = target.function
         source, returns = prepared(function)
@@ -104,6 +103,7 @@ class _Inliner(Statements):
         self.guard_function(function)
         self.stack.append(((id(code), ()), frame.name))
         self._bind_parameters(target, kinds, frame)
+        frame.note_parameters()
         self.block(frame.body, frame)
         if frame.result is None:
             raise FusionSyntaxError(f"{frame.name}() never returns: its loop has no end", frame.place(source.node))
@@ -152,6 +152,9 @@ class _Inliner(Statements):
         for inner in elements & seen:
             for what, place in inner.array_uses:
                 raise _array_use(what, place, inner)
+            for update in inner.returns.unread_updates:
+                if isinstance(update.target, ast.Name) and update.target.id in inner.element_parameters:
+                    raise _unread_update(update.target.id, inner.place(update), inner)
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         return Inlined(
             tree=ast.fix_missing_locations(tree),
@@ -186,6 +189,15 @@ def _array_use(what: str, place: Loc, frame: Frame) -> Exception:
     return FusionSyntaxError(
         f"{what} of an array inside of a function that is applied element by element{where}: "
         "move that branch into a helper of its own, which is then applied to the elements",
+        place,
+    )
+
+
+def _unread_update(name: str, place: Loc, frame: Frame) -> Exception:
+    return FusionSyntaxError(
+        f"this changes nothing: {frame.name}() is applied element by element, so {name!r} is one number and no "
+        f"array. Return the new value; or, to change the caller's array, compute in a helper and write "
+        f"`{name} += helper({name})` where {name!r} is an array",
         place,
     )
 

@@ -49,6 +49,34 @@ class Returns:
         return stored_names(self.body)
 
     @cached_property
+    def unread_updates(self) -> list[ast.AugAssign]:
+        """Statements such as ``x += 1`` after which nothing reads the name, where nothing else assigns it."""
+        found: list[ast.AugAssign] = []
+
+        def search(statements: Sequence[ast.stmt], later: frozenset[str]) -> None:
+            """Walk a block backwards; `later` are the names read after it."""
+            for statement in reversed(statements):
+                if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+                    if statement.target.id not in later:
+                        found.append(statement)
+                    later |= {statement.target.id}
+                inner = later
+                if isinstance(statement, Loop):  # what the next turn reads is read later, too
+                    inner |= _names_read(statement)
+                for name in ("orelse", "body"):
+                    block = getattr(statement, name, None)
+                    if isinstance(block, list) and not isinstance(statement, FUNCTIONS):
+                        search(block, inner)
+                later |= _names_read(statement)
+
+        search(self.body, frozenset())
+        nodes = [node for statement in self.body for node in inside(statement)]
+        updated = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+        stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        plain = {name.id for name in stores if id(name) not in updated}
+        return [update for update in found if isinstance(update.target, ast.Name) and update.target.id not in plain]
+
+    @cached_property
     def outer_names(self) -> set[str]:
         """The names that the body declares ``global`` or ``nonlocal``."""
         declarations = (n for s in self.body for n in inside(s) if isinstance(n, ast.Global | ast.Nonlocal))
@@ -97,6 +125,13 @@ def stored_names(statements: list[ast.stmt]) -> dict[str, None]:
             elif isinstance(node, FUNCTIONS) and not isinstance(node, ast.Lambda):
                 names[node.name] = None
     return names
+
+
+def _names_read(statement: ast.stmt) -> frozenset[str]:
+    """The names that a statement reads; nested functions read theirs where they are called, so anywhere."""
+    names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    updated = [n.target for n in ast.walk(statement) if isinstance(n, ast.AugAssign)]
+    return frozenset(names | {target.id for target in updated if isinstance(target, ast.Name)})
 
 
 def always_leaves(statements: Sequence[ast.stmt]) -> bool:
@@ -220,9 +255,7 @@ class _Rewriter:
             return _at(ast.While(statement.test, body, orelse), statement)
         return _at(ast.For(statement.target, statement.iter, body, orelse, None), statement)
 
-    def after(
-        self, statement: ast.stmt, rest: Sequence[ast.stmt], *, in_loop: bool, flagged: bool
-    ) -> list[ast.stmt]:
+    def after(self, statement: ast.stmt, rest: Sequence[ast.stmt], *, in_loop: bool, flagged: bool) -> list[ast.stmt]:
         """The rest of a block, behind a statement that may have returned."""
         self.flag_used = True
         flag = _load(self.returned, statement)

@@ -190,9 +190,7 @@ _STATIC_TYPES = (
 )
 
 
-def categorize(
-    value: object, is_array: Callable[[object], bool], operation: Callable[[object], bool]
-) -> Category:
+def categorize(value: object, is_array: Callable[[object], bool], operation: Callable[[object], bool]) -> Category:
     """What sort of value a function refers to."""
     if isinstance(value, bool | int | float | complex | np.generic):
         return "number"

@@ -152,14 +152,9 @@ def _find(module: ast.Module, code: types.CodeType) -> tuple[Definition, str | N
         spans = list(_spans(code))
         inside = [c for c in candidates if all(_contains(c[0], span) for span in spans)]
         # Of nested lambdas the innermost that holds every instruction is the one meant.
-        candidates = inside[-1:] if spans else candidates
+        candidates = inside[-1:] if spans else [c for c in candidates if _compiles_to(c[0], code)]
     if not candidates:
         raise _stale(code)
-    if len(candidates) > 1:
-        raise FusionTypeError(
-            f"{code.co_filename}, line {code.co_firstlineno}: several functions {name!r} stand on this line and "
-            "can't be told apart without column positions (python -X no_debug_ranges); put each on its own line"
-        )
     return candidates[0]
 
 
@@ -179,6 +174,18 @@ def _contains(node: Definition, span: tuple[int, int, int, int]) -> bool:
     start = (node.body.lineno, node.body.col_offset)
     end = (node.body.end_lineno or 0, node.body.end_col_offset or 0)
     return start <= (line, column) and (end_line, end_column) <= end
+
+
+def _compiles_to(node: Definition, code: types.CodeType) -> bool:
+    """Whether a lambda without places in its code (a constant, or ``python -X no_debug_ranges``) is this one.
+
+    Lambdas that compile to the same code mean the same, so the first such is as good as any.
+    """
+    if not isinstance(node, ast.Lambda):
+        return True
+    alone = compile(ast.Expression(node), code.co_filename, "eval", dont_inherit=True)
+    inner = [constant for constant in alone.co_consts if isinstance(constant, types.CodeType)]
+    return any(_outline(found) == _outline(code) for found in inner)
 
 
 def _parameters(arguments: ast.arguments) -> tuple[str, ...]:
@@ -219,8 +226,7 @@ def _compiled(module: ast.Module, filename: str) -> tuple[types.CodeType, ...]:
 
 def _outline(code: types.CodeType) -> tuple[object, ...]:
     constants = tuple(
-        _outline(constant) if isinstance(constant, types.CodeType) else repr(constant)
-        for constant in code.co_consts
+        _outline(constant) if isinstance(constant, types.CodeType) else repr(constant) for constant in code.co_consts
     )
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 

@@ -125,19 +125,35 @@ def _right_shift(w: Writer, x: Scalar, count: Scalar) -> Scalar:
     return w.select(large, w.constant(0), b.lshr(x, w.select(large, w.constant(0), count)))
 
 
+def _add(w: Writer, x: Scalar, y: Scalar) -> Scalar:
+    # Numba's own sum of two int64 promises LLVM that it does not overflow.
+    return w.builder.add(x, y)
+
+
+def _subtract(w: Writer, x: Scalar, y: Scalar) -> Scalar:
+    return w.builder.sub(x, y)
+
+
+def _multiply(w: Writer, x: Scalar, y: Scalar) -> Scalar:
+    return w.builder.mul(x, y)
+
+
 def _negative(w: Writer, x: Scalar) -> Scalar:
     return w.negate(x)
 
 
 DEFINITIONS: dict[str, Definition] = {
     "absolute": _absolute,
+    "add": _add,
     "floor_divide": _floor_divide,
     "fmod": _fmod,
     "left_shift": _left_shift,
+    "multiply": _multiply,
     "negative": _negative,
     "power": _power,
     "reciprocal": _reciprocal,
     "remainder": _remainder,
     "right_shift": _right_shift,
     "sign": _sign,
+    "subtract": _subtract,
 }

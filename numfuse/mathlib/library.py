@@ -20,7 +20,7 @@ _ARITY = {
     **dict.fromkeys(
         ("arctan2", "copysign", "floor_divide", "fmax", "fmin", "fmod", "hypot", "left_shift", "maximum"), 2
     ),
-    **dict.fromkeys(("minimum", "power", "remainder", "right_shift", "select_max", "select_min"), 2),
+    **dict.fromkeys(("minimum", "power", "remainder", "right_shift", "select_max", "select_min", "add", "subtract", "multiply"), 2),
 }
 _MIXED = (("uint64", "int64"), ("int64", "uint64"))
 

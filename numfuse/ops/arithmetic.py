@@ -12,6 +12,7 @@ from numfuse.body import Type, Weak
 from numfuse.ops.rules import (
     FLOATS,
     INTEGERS,
+    Expression,
     ExpressionRule,
     Loop,
     Row,
@@ -20,12 +21,16 @@ from numfuse.ops.rules import (
     plain_row,
     same,
     ufunc_row,
-    widened,
+    wrapping,
 )
 
 # A bool adds as `or` and multiplies as `and`, as in NumPy. Floats need no cast: Numba keeps their dtype.
 _SQUARE = by_dtype(
-    {**dict.fromkeys(INTEGERS, widened("{0} * {0}")), **dict.fromkeys(FLOATS, "{0} * {0}")},
+    {
+        **dict.fromkeys(INTEGERS, wrapping("multiply", "{0} * {0}")),
+        "int64": lambda loop: Expression("multiply_int64({0}, {0})", ("multiply_int64",)),
+        **dict.fromkeys(FLOATS, "{0} * {0}"),
+    }
 )
 _RECIPROCAL: dict[str, str | ExpressionRule] = {"float32": "float32(1.0) / {0}", "float64": "1.0 / {0}"}
 
@@ -56,7 +61,7 @@ ROWS: tuple[Row, ...] = (
         by_dtype(
             {
                 "bool": "{0} | {1}",
-                **dict.fromkeys(INTEGERS, widened("{0} + {1}")),
+                **dict.fromkeys(INTEGERS, wrapping("add", "{0} + {1}")),
                 **dict.fromkeys(FLOATS, "{0} + {1}"),
             }
         ),
@@ -64,7 +69,7 @@ ROWS: tuple[Row, ...] = (
     ),
     ufunc_row(
         np.subtract,
-        by_dtype({**dict.fromkeys(INTEGERS, widened("{0} - {1}")), **dict.fromkeys(FLOATS, "{0} - {1}")}),
+        by_dtype({**dict.fromkeys(INTEGERS, wrapping("subtract", "{0} - {1}")), **dict.fromkeys(FLOATS, "{0} - {1}")}),
         operator.sub,
     ),
     ufunc_row(
@@ -72,7 +77,7 @@ ROWS: tuple[Row, ...] = (
         by_dtype(
             {
                 "bool": "{0} & {1}",
-                **dict.fromkeys(INTEGERS, widened("{0} * {1}")),
+                **dict.fromkeys(INTEGERS, wrapping("multiply", "{0} * {1}")),
                 **dict.fromkeys(FLOATS, "{0} * {1}"),
             }
         ),

@@ -184,6 +184,15 @@ def widened(template: str, dtypes: Sequence[str] = INTEGERS) -> ExpressionRule:
     return by_dtype({d: template if d in wide else f"{d}({template})" for d in dtypes})
 
 
+def wrapping(operation: str, template: str) -> ExpressionRule:
+    """A sum or product that wraps at its own width.
+
+    Numba computes it in 64 bits, where no sum or product of narrower integers overflows; of two int64 it
+    promises LLVM that it does not, so there the scalar library's is called.
+    """
+    return by_dtype({**{d: widened(template) for d in INTEGERS}, "int64": call(operation, ("int64",))})
+
+
 def zero(dtype: str) -> str:
     """The zero of a dtype as text. A plain 0 would compare a float32 in float64."""
     return {"bool": "False", "float32": "float32(0.0)", "float64": "0.0"}.get(dtype, f"{dtype}(0)")

@@ -400,7 +400,7 @@ class _Inference:
             return self.cast(ref, dtype, loc)
         whole = np.dtype(np.uint64 if int(ref.number) > np.iinfo(np.int64).max else np.int64)  # type: ignore[call-overload]
         if ref.source == "host":
-            limit = 2.0**63
+            limit = 2**63
             self.guards[RangeGuard(ref.slot, *((limit, math.inf) if whole.kind == "u" else (-math.inf, limit - 1)))] = None
         converted = self.cast(ref, whole, loc)
         return self.cast(_Ref(whole, "value", converted), dtype, loc)
