@@ -80,8 +80,7 @@ def problem(workload: Workload, arrays: tuple[Any, ...], result: Any) -> str:
     """What is wrong with a peer's result: nothing, another dtype than NumPy's, or other values."""
     rows = 4096 if workload.ndim == 1 else 2
     head = [
-        gpu_peers.to_host(a[:rows] if o.layout != "row" else a)
-        for a, o in zip(arrays, workload.operands, strict=True)
+        gpu_peers.to_host(a[:rows] if o.layout != "row" else a) for a, o in zip(arrays, workload.operands, strict=True)
     ]
     expected = workload.function(*head)
     got = gpu_peers.to_host(result[:rows])
@@ -134,9 +133,7 @@ def call_cost(peers: Sequence[Peer], make: Callable[[Workload, int], tuple[Any, 
     seconds, remarks = measure(workload, make(workload, 1000), peers, rounds, 0.01)
     column = cells(seconds, remarks, peers, 1e6, 2)
     rows = [(peer.name, [cell]) for peer, cell in zip(peers, column, strict=True)]
-    title = (
-        f"One call of {workload.name} on 1,000 elements of float32, microseconds of host time (* the least)"
-    )
+    title = f"One call of {workload.name} on 1,000 elements of float32, microseconds of host time (* the least)"
     return f"{title}\n\n{table(['us'], rows)}\n"
 
 

@@ -79,7 +79,5 @@ def table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> 
     widths = [max(len(c), *(len(cells[i]) for _, cells in rows)) for i, c in enumerate(columns)]
     lines = [" " * first + "".join("  " + c.rjust(w) for c, w in zip(columns, widths, strict=True))]
     for name, cells in rows:
-        lines.append(
-            name.ljust(first) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths, strict=True))
-        )
+        lines.append(name.ljust(first) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths, strict=True)))
     return "\n".join(lines)

@@ -34,8 +34,12 @@ class Weak(enum.Enum):
         return {"int": int, "float": float, "complex": complex}[self.value]
 
     @property
-    def dtype(self) -> np.dtype:
-        """The dtype in which a kernel computes with such a number when nothing else decides."""
+    def loop_dtype(self) -> np.dtype:
+        """The dtype in which a kernel computes with such a number when nothing else decides.
+
+        Not called `dtype`: NumPy takes any object with that attribute for a dtype, and float64 would equal
+        ``Weak.FLOAT``.
+        """
         return np.dtype({"int": np.int64, "float": np.float64, "complex": np.complex128}[self.value])
 
 
@@ -382,7 +386,8 @@ class Program:
     """A whole fused function.
 
     `results` is flat; `structure` says how they nest in what the function returns: an int is a position
-    in `results`, a tuple is a tuple, None is None. `host_slots` is the type of each slot of the host prelude.
+    in `results`, a tuple is a tuple, a list a list,
+    None is None. `host_slots` is the type of each slot of the host prelude.
     """
 
     name: str

@@ -68,9 +68,7 @@ class _Parser:
         while start < len(text):
             match = _TOKEN.match(text, start)
             if match is None:
-                raise FusionSyntaxError(
-                    f"line {line} of the program's text: what is {text[start : start + 30]!r}?"
-                )
+                raise FusionSyntaxError(f"line {line} of the program's text: what is {text[start : start + 30]!r}?")
             kind = str(match.lastgroup)
             if kind != "skip":
                 self.tokens.append((kind, match[0], line))
@@ -341,9 +339,7 @@ class _Parser:
                 return body.Load(result, *self.place())
             case "gather":
                 version, indices = self.version(), self.ids()
-                return body.Gather(
-                    result, version, indices, self.choice(("wrap-negative", "clamp", "unchecked"))
-                )
+                return body.Gather(result, version, indices, self.choice(("wrap-negative", "clamp", "unchecked")))
             case "cast":
                 operand = self.id()
                 return body.Cast(result, operand, self.choice(get_args(body.CastRule)))
@@ -407,4 +403,6 @@ class _Parser:
     def structure(self) -> object:
         if self.maybe("none"):
             return None
+        if self.maybe("["):
+            return list(self.listing(self.structure, "]"))
         return self.listing(self.structure, ")") if self.maybe("(") else self.integer()

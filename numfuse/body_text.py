@@ -182,13 +182,13 @@ def _result(result: body.Result) -> str:
 def _structure(structure: object) -> str:
     if isinstance(structure, tuple):
         return f"({', '.join(map(_structure, structure))})"
+    if isinstance(structure, list):
+        return f"[{', '.join(map(_structure, structure))}]"
     if structure is None:
         return "none"
     if type(structure) is int:
         return str(structure)
-    raise FusionTypeError(
-        f"the structure of a result is made of integers, tuples and None, not {structure!r}"
-    )
+    raise FusionTypeError(f"the structure of a result is made of integers, tuples, lists and None, not {structure!r}")
 
 
 def _block_lines(block: Block, indent: str, locs: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ __all__ = [
     "FusionAttributeError",
     "FusionError",
     "FusionIndexError",
+    "FusionKeyError",
     "FusionNameError",
     "FusionNotImplementedError",
     "FusionOverflowError",
@@ -110,6 +111,10 @@ class FusionValueError(FusionError, ValueError):
 
 class FusionIndexError(FusionError, IndexError):
     """A constant index outside a tuple."""
+
+
+class FusionKeyError(FusionError, KeyError):
+    """A constant key that a captured mapping does not have."""
 
 
 class FusionOverflowError(FusionError, OverflowError):

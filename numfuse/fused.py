@@ -44,6 +44,12 @@ _STRUCTURAL = (
 )
 
 
+_BY_VALUE = (str, bytes, np.dtype, enum.Enum, type, types.MethodType, type(None), type(...))
+
+# Names of a method's own object: its methods are inlined, its attributes read at each call.
+_RECEIVERS = ("self", "cls")
+
+
 @overload
 def fuse(function: Callable[P, R], /) -> Fused[P, R]: ...
 @overload
@@ -128,6 +134,7 @@ class Fused(Generic[P, R]):
         As of a NumPy ufunc. `nout` is known after the first call with arrays, and None before.
     """
 
+    py_func: Callable[P, R]
     signature = None  # elementwise, as of a ufunc without core dimensions
 
     def __init__(
@@ -139,7 +146,7 @@ class Fused(Generic[P, R]):
         identity: object = None,
         device: str | None = None,
     ) -> None:
-        if isinstance(function, Fused):
+        if isinstance(function, Fused):  # fused again, with options of its own
             function = function.py_func
         if not callable(function):
             raise FusionTypeError(
@@ -152,7 +159,9 @@ class Fused(Generic[P, R]):
         self.nout: int | None = None
         self._options = options
         self._device = device
-        plain = getattr(function, "py_func", getattr(function, "pyfunc", function))
+        plain: Any = function
+        if not isinstance(function, types.MethodType):  # which would answer with the attributes of its function
+            plain = getattr(function, "py_func", getattr(function, "pyfunc", function))
         functools.update_wrapper(self, plain, updated=())
         try:
             self.__signature__ = inspect.signature(plain)
@@ -193,6 +202,10 @@ class Fused(Generic[P, R]):
     def __copy__(self) -> Fused[P, R]:
         return self
 
+    def __reduce__(self) -> str:
+        """Pickled by name, as a function is."""
+        return str(vars(self)["__qualname__"])
+
     def __deepcopy__(self, memo: dict[int, object]) -> Fused[P, R]:
         return self
 
@@ -224,8 +237,7 @@ class Fused(Generic[P, R]):
         """The value of each parameter, defaults filled in."""
         if not self._simple:
             raise FusionTypeError(
-                f"{self._kernel_name} takes *args or **kwargs, which a fused function can't yet: name its "
-                f"parameters"
+                f"{self._kernel_name} takes *args or **kwargs, which a fused function can't yet: name its parameters"
             )
         bound = inspect.signature(self.py_func).bind(*args, **kwargs)  # defaults as they are now
         bound.apply_defaults()
@@ -286,17 +298,16 @@ class Fused(Generic[P, R]):
         """The variant for these arguments, and the values of its prelude."""
         parameters = {name: _parameter(name, value) for name, value in zip(self._names, values, strict=True)}
         kinds = tuple(_kind_key(parameter) for parameter in parameters.values())
+        if len(self._variants) >= MAX_PLANS:  # a new lambda as an argument of each call, say
+            self._variants.clear()
         variants = self._variants.setdefault(kinds, [])
         for variant in variants:
             slots = variant.prelude(*values)
             if slots is not None and all(
-                _array_dtype(slots[slot]) == variant.program.buffer(name).dtype
-                for name, slot in variant.captured
+                _array_dtype(slots[slot], name) == variant.program.buffer(name).dtype for name, slot in variant.captured
             ):
                 return variant, slots
-        variant = build_variant(
-            self.py_func, self._kernel_name, parameters, _array_dtype, self._structural_values
-        )
+        variant = build_variant(self.py_func, self._kernel_name, parameters, _array_dtype, self._structural_values)
         variants.insert(0, variant)
         del variants[64:]
         self.nout = len(variant.program.results)
@@ -357,14 +368,9 @@ def _signer(value: Any) -> Callable[[Any], Any]:
     found = _SIGNERS.get(kind)
     if found is None:
         adapter = arrays.adapter_of(value)
-        if adapter is not None:
-            found = adapter.signature
-        else:
-            found = _structural_key if _is_structural(value) else type
-        if not isinstance(value, types.FunctionType | types.MethodType):
-            _SIGNERS[kind] = found
-        else:
-            _SIGNERS[kind] = _structural_key
+        other = _structural_key if _is_structural(value) else type
+        found = other if adapter is None else adapter.signature
+        _SIGNERS[kind] = found
     return found
 
 
@@ -373,15 +379,12 @@ def _is_structural(value: object) -> bool:
 
 
 def _structural_key(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return _Identity(value)
-    return ("static", type(value), value)
+    """By value where equal ones are the same thing, by identity where an object may have state."""
+    return ("static", type(value), value) if isinstance(value, _BY_VALUE) else _Identity(value)
 
 
 class _Identity:
-    """Compares an unhashable object by identity, and keeps it alive so that the identity stays its own."""
+    """Compares an object by identity, and keeps it alive so that the identity stays its own."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -402,18 +405,16 @@ def _parameter(name: str, value: Any) -> Parameter:
     dtype = _array_dtype(value, name)
     if dtype is not None:
         return array_parameter(value, dtype)
-    return Static(value) if _is_structural(value) else host_parameter(value)
+    return Static(value) if name in _RECEIVERS or _is_structural(value) else host_parameter(value)
 
 
-def _array_dtype(value: Any, name: str = "") -> np.dtype | None:
+def _array_dtype(value: Any, name: str) -> np.dtype | None:
     """The dtype of an array; None for anything else."""
     try:
         adapter = arrays.adapter_of(value)
         return None if adapter is None else adapter.info(value).dtype
     except Refusal as refusal:
-        if name:
-            raise refusal.named(name) from None
-        raise FusionTypeError(f"a captured array {refusal.message}") from None
+        raise refusal.named(name) from None
 
 
 def _kind_key(parameter: Parameter) -> Any:

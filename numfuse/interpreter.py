@@ -337,7 +337,7 @@ def _unlanes(value: RuntimeValue, wanted: np.ndarray) -> RuntimeValue:
 def _nest(structure: object, results: Sequence[object]) -> object:
     if structure is None:
         return None
-    if isinstance(structure, tuple):
-        return tuple(_nest(item, results) for item in structure)
+    if isinstance(structure, tuple | list):
+        return type(structure)(_nest(item, results) for item in structure)
     assert isinstance(structure, int)
     return results[structure]

@@ -53,7 +53,7 @@ def _weak(value: RuntimeValue) -> Weak | None:
 def _dtype(value: RuntimeValue) -> np.dtype:
     """The dtype in which the value is computed with where nothing else decides."""
     weak = _weak(value)
-    return weak.dtype if weak is not None else np.asarray(value).dtype
+    return weak.loop_dtype if weak is not None else np.asarray(value).dtype
 
 
 # --------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def to_weak(value: RuntimeValue, kind: Weak) -> RuntimeValue:
     if np.ndim(data(value)) == 0:
         scalar: Any = value if is_python(value) else data(value).item()
         return kind.python(scalar)
-    return WeakArray(np.asarray(to_dtype(value, kind.dtype)), kind)
+    return WeakArray(np.asarray(to_dtype(value, kind.loop_dtype)), kind)
 
 
 def settle(value: RuntimeValue, type: Type | None) -> RuntimeValue:
@@ -118,7 +118,7 @@ def select(mask: np.ndarray, first: RuntimeValue, second: RuntimeValue) -> Runti
     weak = [_weak(first), _weak(second)]
     if None not in weak:
         kind = max((kind for kind in weak if kind is not None), key=_WEAK_ORDER.index)
-        return WeakArray(np.where(mask, to_dtype(first, kind.dtype), to_dtype(second, kind.dtype)), kind)
+        return WeakArray(np.where(mask, to_dtype(first, kind.loop_dtype), to_dtype(second, kind.loop_dtype)), kind)
     joined = np.result_type(
         *(_dtype(v) if w is None else w.python(0) for v, w in zip((first, second), weak, strict=True))
     )
@@ -241,9 +241,7 @@ def _loop(row: str, operands: Sequence[RuntimeValue], weak: Sequence[Weak | None
         asked = [d if w is None else w.python for d, w in zip(dtypes, weak, strict=True)]
         return ufunc.resolve_dtypes((*asked, *[None] * ufunc.nout))[: ufunc.nin]
     first = 1 if row == "where" else 0  # the condition keeps its type
-    joined = np.result_type(
-        *(d if w is None else w.python(0) for d, w in list(zip(dtypes, weak, strict=True))[first:])
-    )
+    joined = np.result_type(*(d if w is None else w.python(0) for d, w in list(zip(dtypes, weak, strict=True))[first:]))
     return [*dtypes[:first], *[joined] * (len(dtypes) - first)]
 
 

@@ -18,6 +18,7 @@ from numfuse import arrays
 from numfuse.arrays import Adapter, ArrayInfo, layout
 from numfuse.backends.driver import Launcher, words_format
 from numfuse.backends.element import Nest, parameters
+from numfuse.body import HostArg
 from numfuse.errors import FusionTypeError
 from numfuse.passes.shapes import Extents, concrete_shapes, stays_array
 from numfuse.passes.stages import group_by_shape
@@ -83,10 +84,7 @@ def build_plan(
             _write_gpu(writer, variant, jobs, device, options)
     # NumPy gives results without dimensions as scalars, unless they were arrays all along.
     element = variant.inlined.element_frame
-    scalar = [
-        shape == () and (element or not stays)
-        for shape, stays in zip(yields, stays_array(program), strict=True)
-    ]
+    scalar = [shape == () and (element or not stays) for shape, stays in zip(yields, stays_array(program), strict=True)]
     return Plan(tuple(jobs), adapter, device, writer.build(program, scalar, positions, program.name))
 
 
@@ -136,6 +134,7 @@ def _jobs(
                 extents=arranged.extents,
                 strides=arranged.strides,
                 offsets=arranged.offsets,
+                scalars=tuple(n for n in stage.program.block.nodes if isinstance(n, HostArg)),
             )
         )
     return jobs, [allocators[k] for k in range(len(yields))]
@@ -214,9 +213,7 @@ def cpu_kernel(variant: Variant, nest: Nest, options: Options) -> Any:
 # GPU
 
 
-def _write_gpu(
-    writer: RunnerWriter, variant: Variant, jobs: Sequence[Job], device: int, options: Options
-) -> None:
+def _write_gpu(writer: RunnerWriter, variant: Variant, jobs: Sequence[Job], device: int, options: Options) -> None:
     """One launch for all nests, on the arrays' own current stream."""
     nests = tuple(job.nest for job in jobs)
     words = ", ".join(writer.words(jobs, parameters(nests)))

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from numfuse import ops
+from numfuse.arrays import is_array
 from numfuse.backends.element import ElementFunction
 from numfuse.backends.emit import emit
 from numfuse.body import Program, Value
@@ -37,6 +38,7 @@ from numfuse.errors import Loc
 from numfuse.frontend.binding import Kind, Static
 from numfuse.frontend.inline import Inlined, inline
 from numfuse.frontend.lower import Lowered, Parameter, lower
+from numfuse.frontend.lower_calls import is_conversion
 from numfuse.frontend.lower_values import ArrayParameter, HostParameter
 from numfuse.frontend.prelude import Prelude
 from numfuse.passes.shapes import annotate
@@ -57,9 +59,7 @@ class Variant:
     prelude: Prelude
     prelude_source: str
     captured: tuple[tuple[str, int], ...]  # buffers that are captured arrays, and their slots
-    elements: dict[tuple[tuple[int, ...], ...], tuple[tuple[Stage, ElementFunction], ...]] = field(
-        default_factory=dict
-    )
+    elements: dict[tuple[tuple[int, ...], ...], tuple[tuple[Stage, ElementFunction], ...]] = field(default_factory=dict)
     kernels: dict[object, object] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -79,7 +79,7 @@ def build_variant(
     function: Callable[..., object],
     name: str,
     parameters: Mapping[str, Parameter],
-    array_type: Callable[[object], np.dtype | None],
+    array_type: Callable[[object, str], np.dtype | None],
     structural_values: Callable[[Loc | None, object], int],
     rules: Rules = NUMPY_RULES,
 ) -> Variant:
@@ -94,7 +94,8 @@ def build_variant(
     parameters : mapping
         What each parameter is in this call: an array, a Python object or something structural.
     array_type : callable
-        The dtype of an array of ours, None for any other object.
+        The dtype of an array of ours, None for any other object; raises the user's error, given the name, for
+        an array that can't be used.
     structural_values : callable
         See :func:`numfuse.frontend.lower.lower`.
     rules : Rules
@@ -109,8 +110,8 @@ def build_variant(
     inlined = inline(
         function,
         kinds,
-        is_array=lambda value: array_type(value) is not None,
-        operation=ops.is_operation,
+        is_array=is_array,
+        operation=lambda obj: ops.is_operation(obj) or is_conversion(obj),
     )
     lowered = lower(inlined, parameters, array_type, structural_values)
     program, guards = infer(lowered.program, rules, lowered.host_values)
@@ -122,9 +123,7 @@ def build_variant(
     return Variant(
         inlined=inlined,
         lowered=lowered,
-        program=Program(
-            name, program.buffers, program.block, program.results, program.structure, program.host_slots
-        ),
+        program=Program(name, program.buffers, program.block, program.results, program.structure, program.host_slots),
         prelude=writer.build(name),
         prelude_source=writer.source(),
         captured=tuple(lowered.captured_arrays.items()),

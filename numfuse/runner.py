@@ -16,8 +16,8 @@ import numpy as np
 
 from numfuse.arrays import Adapter
 from numfuse.backends.element import Nest, Parameter
-from numfuse.body import BufferResult, HostResult, Program, ValueResult
-from numfuse.errors import FusionOverflowError
+from numfuse.body import BufferResult, HostArg, HostResult, Program, ValueResult
+from numfuse.errors import FusionOverflowError, Loc
 
 Run = Callable[[Sequence[Any], Sequence[Any]], Any]
 
@@ -33,6 +33,7 @@ class Job:
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]  # operands, then outputs
     offsets: tuple[int, ...]
+    scalars: tuple[HostArg, ...]  # the numbers, in the order of the element function's scalars
 
 
 @dataclass
@@ -103,11 +104,11 @@ class RunnerWriter:
                     offset = job.offsets[array]
                     texts.append(f"{name} + {offset}" if offset else name)
                 case "scalar":
-                    slot = job.nest.element.slots[seen[parameter.nest]]
+                    node = job.scalars[seen[parameter.nest]]
                     seen[parameter.nest] += 1
                     convert = f"convert_{len(self.namespace)}"
-                    self.namespace[convert] = conversion(parameter.dtype, parameter.name)
-                    texts.append(f"{convert}(slots[{slot}])")
+                    self.namespace[convert] = conversion(parameter.dtype, node.loc)
+                    texts.append(f"{convert}(slots[{node.slot}])")
         return texts
 
     def build(self, program: Program, scalar: Sequence[bool], positions: dict[str, int], label: str) -> Run:
@@ -128,6 +129,8 @@ class RunnerWriter:
                 return "None"
             if isinstance(structure, tuple):
                 return f"({''.join(text(item) + ', ' for item in structure)})"
+            if isinstance(structure, list):
+                return f"[{', '.join(map(text, structure))}]"
             result = program.results[structure]
             if isinstance(result, BufferResult):
                 return self.array(positions[result.buffer])
@@ -144,7 +147,7 @@ class RunnerWriter:
         return run
 
 
-def conversion(dtype: np.dtype, name: str) -> Callable[[Any], Any]:
+def conversion(dtype: np.dtype, loc: Loc | None) -> Callable[[Any], Any]:
     """What turns a host number into one that `struct` packs as this dtype, the way NumPy would."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
@@ -154,10 +157,7 @@ def conversion(dtype: np.dtype, name: str) -> Callable[[Any], Any]:
             if isinstance(value, np.generic):
                 return int(value.astype(dtype))
             if not low <= value <= high:
-                raise FusionOverflowError(
-                    f"Python integer {value} out of bounds for {dtype}: {name} is used with an array of "
-                    f"that dtype; convert the array or choose a number that fits"
-                )
+                raise FusionOverflowError(f"Python integer {value} out of bounds for {dtype}", loc)
             return int(value)
 
         return whole

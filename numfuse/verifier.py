@@ -55,8 +55,7 @@ class _Verifier:
                 self.slot(result.slot)
         positions = list(_leaves(whole.structure))
         self.require(
-            all(type(position) is int for position in positions)
-            and set(positions) == set(range(len(whole.results))),
+            all(type(position) is int for position in positions) and set(positions) == set(range(len(whole.results))),
             f"structure {whole.structure!r} does not place each of {len(whole.results)} results",
         )
 
@@ -130,9 +129,7 @@ class _Verifier:
         self.block(node.body, inside)
 
     def yields(self, block: Block, wanted: int, what: str) -> None:
-        self.require(
-            len(block.yields) == wanted, f"{what} yields {len(block.yields)} values where {wanted} are needed"
-        )
+        self.require(len(block.yields) == wanted, f"{what} yields {len(block.yields)} values where {wanted} are needed")
 
     def slot(self, slot: int) -> None:
         self.require(0 <= slot < len(self.whole.host_slots), f"there is no host slot {slot}")
@@ -154,8 +151,7 @@ class _Verifier:
             f"a store cannot {node.index.edge} positions outside the buffer: where they go is not one place",
         )
         self.require(
-            after == Version(before.buffer, before.number + 1)
-            and before.number == self.latest[before.buffer],
+            after == Version(before.buffer, before.number + 1) and before.number == self.latest[before.buffer],
             f"{before.buffer}@{before.number} to {after.buffer}@{after.number} does not continue the chain "
             f"of versions, which ends at {before.buffer}@{self.latest[before.buffer]}",
         )
@@ -174,9 +170,7 @@ class _Verifier:
                 f"an index map of rank {index.rank} names dimension {axis.dim}",
             )
             if isinstance(axis, body.Affine):
-                self.require(
-                    axis.extent is None or axis.extent >= 0, f"an extent of {axis.extent} in an index map"
-                )
+                self.require(axis.extent is None or axis.extent >= 0, f"an extent of {axis.extent} in an index map")
                 self.require(axis.step != 0 or axis.extent is not None, "an open extent of step zero")
 
 
@@ -185,7 +179,7 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def _leaves(structure: object) -> Iterable[object]:
-    if isinstance(structure, tuple):
+    if isinstance(structure, tuple | list):
         for item in structure:
             yield from _leaves(item)
     elif structure is not None:

@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 
 # Compiled kernels are kept between runs, here and not in the user's own cache.
-os.environ.setdefault(
-    "NUMFUSE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "numfuse")
-)
+os.environ.setdefault("NUMFUSE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "numfuse"))
 
 # Runs must be repeatable, and the first example that meets a new dtype compiles: no deadline.
 _COMMON: dict[str, Any] = {

@@ -35,9 +35,7 @@ def flat(function: ElementFunction) -> Nest:
     return Nest(function, 1, (DENSE,) * len(function.operands), (DENSE,) * len(function.outputs))
 
 
-def pack(
-    nest: Nest, shape: tuple[int, ...], arrays: list[np.ndarray], scalars: Sequence[object] = ()
-) -> np.ndarray:
+def pack(nest: Nest, shape: tuple[int, ...], arrays: list[np.ndarray], scalars: Sequence[object] = ()) -> np.ndarray:
     """The packed words of a call on `arrays` (operands, then outputs), all of `shape`."""
     wanted = parameters((nest,))
     words = np.zeros(len(wanted), np.uint64)

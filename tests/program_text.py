@@ -26,9 +26,8 @@ def run(program: Program | str, host_values: Sequence[object] = (), **arrays: np
 def body(nodes: str, result: str = "%9", **dtypes: str) -> str:
     """A program text with one result: buffers by dtype (x: float32 where none is named), then nodes."""
     buffers = "".join(f"buffer {name}: parameter {dtype}\n" for name, dtype in dtypes.items())
-    return (
-        f"program f\n{buffers or 'buffer x: parameter float32' + chr(10)}{{\n{nodes}\nyield {result}\n}}\n"
-        + (f"results {result}\nstructure 0\n")
+    return f"program f\n{buffers or 'buffer x: parameter float32' + chr(10)}{{\n{nodes}\nyield {result}\n}}\n" + (
+        f"results {result}\nstructure 0\n"
     )
 
 

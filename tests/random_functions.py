@@ -113,9 +113,7 @@ def functions(draw: Callable[..., Any]) -> Drawn:
         # and rounds as that one does: the plain function decides it element by element.
         dtypes = (draw(st.sampled_from((*FLOATS, *FLOATS, "int64", "int16", "uint8"))),) * count
     names = [f"x{i}" for i in range(count)]
-    scalars = draw(
-        st.sampled_from(((), (), (2,), (0.5,), (np.float32(1.5),), (np.int16(3),), (True,), (-1.75,)))
-    )
+    scalars = draw(st.sampled_from(((), (), (2,), (0.5,), (np.float32(1.5),), (np.int16(3),), (True,), (-1.75,))))
     numbers = ["g"] if scalars else []
     whole = {name for name, dtype in zip(names, dtypes, strict=True) if dtype not in FLOATS}
     writer = _Writer(draw, list(names), numbers, whole)
@@ -222,14 +220,11 @@ def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 def layouts(dtypes: tuple[str, ...], seed: int) -> list[tuple[np.ndarray, ...]]:
     """Operands in several layouts: dense, stepped and reversed, broadcast, Fortran and mixed orders."""
     dense = tuple(values(d, (3, 11), seed + k) for k, d in enumerate(dtypes))
-    stepped = tuple(
-        values(d, (3, 22), seed + 10 + k)[:, :: 2 if k % 2 else -2] for k, d in enumerate(dtypes)
-    )
+    stepped = tuple(values(d, (3, 22), seed + 10 + k)[:, :: 2 if k % 2 else -2] for k, d in enumerate(dtypes))
     shapes = [(3, 5), (5,), (3, 1), ()]
     broadcast = tuple(values(d, shapes[(k + seed) % 4], seed + 20 + k) for k, d in enumerate(dtypes))
     fortran = tuple(values(d, (5, 4), seed + 30 + k).T for k, d in enumerate(dtypes))
     mixed = tuple(
-        values(d, (4, 6), seed + 40 + k) if k % 2 else values(d, (6, 4), seed + 40 + k).T
-        for k, d in enumerate(dtypes)
+        values(d, (4, 6), seed + 40 + k) if k % 2 else values(d, (6, 4), seed + 40 + k).T for k, d in enumerate(dtypes)
     )
     return [dense, stepped, broadcast, fortran, mixed]

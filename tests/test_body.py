@@ -77,22 +77,16 @@ def assert_round_trip(program: Program) -> None:
 # Random programs: every field of every node, well-formed or not, since the text must not depend on that.
 
 names = st.one_of(
-    st.sampled_from(
-        ["x", "y", "self.table", "<lambda>", "größe", "yield", "nan", "inf", "d0", "True", "", "a-b"]
-    ),
+    st.sampled_from(["x", "y", "self.table", "<lambda>", "größe", "yield", "nan", "inf", "d0", "True", "", "a-b"]),
     st.text(max_size=5),
 )
 ids = st.integers(0, 99)
 ints = st.integers(-(2**70), 2**70)
 small = st.integers(-9, 9)
 DTYPES = ["bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32"]
-dtypes = st.sampled_from([*DTYPES, "float64", "complex64", "complex128", ">f4", ">i2", "longdouble"]).map(
-    np.dtype
-)
+dtypes = st.sampled_from([*DTYPES, "float64", "complex64", "complex128", ">f4", ">i2", "longdouble"]).map(np.dtype)
 types = st.one_of(dtypes, st.sampled_from(Weak))
-shapes = st.builds(
-    Shape, st.frozensets(names, max_size=3), st.lists(st.integers(0, 9), max_size=3).map(tuple)
-)
+shapes = st.builds(Shape, st.frozensets(names, max_size=3), st.lists(st.integers(0, 9), max_size=3).map(tuple))
 values = st.builds(Value, ids, st.none() | types, st.none() | shapes, st.none() | st.sampled_from(Variance))
 python_numbers = st.one_of(st.booleans(), ints, st.floats(), st.complex_numbers())
 
@@ -174,9 +168,9 @@ programs = st.builds(
     names,
     st.lists(st.builds(Buffer, names, kinds, dtypes), max_size=3).map(tuple),
     blocks(st.recursive(leaf_nodes, regions, max_leaves=6)),
-    st.lists(
-        st.builds(ValueResult, ids) | st.builds(BufferResult, names) | st.builds(HostResult, ids), max_size=3
-    ).map(tuple),
+    st.lists(st.builds(ValueResult, ids) | st.builds(BufferResult, names) | st.builds(HostResult, ids), max_size=3).map(
+        tuple
+    ),
     st.recursive(st.none() | ids, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5),
     st.lists(st.none() | types, max_size=3).map(tuple),
 )
@@ -250,7 +244,7 @@ def test_text_is_readable() -> None:
         Loop((Value(4, I64),), (1,), (Value(5, I64),), Block((), (1,)), Block((), (5,)), "uniform"),
         body.Store(Version("x"), Version("x", 1), 2, mask=3),
     )
-    program = wrap(*nodes, yields=(4,), host_slots=(Weak.FLOAT,), structure=(0, ()))
+    program = wrap(*nodes, yields=(4,), host_slots=(Weak.FLOAT,), structure=(0, [()]))
     assert_round_trip(program)
     assert (
         print_program(program, locs=True)
@@ -272,7 +266,7 @@ host 0: float
   yield %4
 }
 results %4
-structure (0, ())
+structure (0, [()])
 """
     )
     assert parse_program(print_program(program, locs=True)) == program
@@ -281,8 +275,8 @@ structure (0, ())
 def test_what_has_no_text_is_refused() -> None:
     with pytest.raises(FusionTypeError, match="must be a Python number or a NumPy number, not 'a'"):
         print_program(wrap(Const(Value(0), "a")))
-    with pytest.raises(FusionTypeError, match="integers, tuples and None"):
-        print_program(wrap(structure=[0]))
+    with pytest.raises(FusionTypeError, match="integers, tuples, lists and None"):
+        print_program(wrap(structure={"a": 0}))
     with pytest.raises(FusionTypeError, match="not the dtype of a number"):
         print_program(wrap(buffers=(Buffer("x", "parameter", np.dtype([("a", "f4"), ("b", "i1")])),)))
 

@@ -17,9 +17,7 @@ from numfuse.backends import cpu
 from numfuse.backends.cpu_kernels import KernelSource, kernel_source
 from numfuse.backends.element import Access, Nest
 
-needs_x86 = pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64"), reason="reads x86-64 assembly"
-)
+needs_x86 = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="reads x86-64 assembly")
 
 
 @pytest.fixture(autouse=True)

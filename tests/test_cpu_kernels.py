@@ -48,9 +48,7 @@ def laid_out(access: Access, dtype: np.dtype, shape: tuple[int, ...], variant: i
     return np.broadcast_to(numbers(dtype, tuple(source), variant)[tuple(index)], shape)
 
 
-def room(
-    access: Access, dtype: np.dtype, shape: tuple[int, ...], variant: int
-) -> tuple[np.ndarray, np.ndarray]:
+def room(access: Access, dtype: np.dtype, shape: tuple[int, ...], variant: int) -> tuple[np.ndarray, np.ndarray]:
     """A writable output met by `access`, with the whole buffer that it lies in."""
     *outer, inner = shape
     gap = 1 + variant % 2

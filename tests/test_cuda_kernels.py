@@ -17,9 +17,7 @@ DENSE, SCALAR, REPEATED, STRIDED = Access.DENSE, Access.SCALAR, Access.REPEATED,
 F4, F8, I4, U1, B1 = (np.dtype(t) for t in ("f4", "f8", "i4", "u1", "?"))
 
 
-def element(
-    source: str, operands: dict, outputs: dict, scalars: dict | None = None, **more
-) -> ElementFunction:
+def element(source: str, operands: dict, outputs: dict, scalars: dict | None = None, **more) -> ElementFunction:
     name = source.split("(")[0].removeprefix("def ").strip()
 
     def described(d):
@@ -28,9 +26,7 @@ def element(
     return ElementFunction(name, source, described(operands), described(scalars), described(outputs), **more)
 
 
-FMA = element(
-    "def fma(x, y, z):\n    return (x * y + z,)\n", {"x": F4, "y": F4, "z": F4}, {"out": F4}, weight=2
-)
+FMA = element("def fma(x, y, z):\n    return (x * y + z,)\n", {"x": F4, "y": F4, "z": F4}, {"out": F4}, weight=2)
 ADD = element("def add(x, y):\n    return (x + y,)\n", {"x": F4, "y": F4}, {"out": F4})
 SCALE = element("def scale(x, gain):\n    return (x * gain,)\n", {"x": F4}, {"out": F4}, {"gain": F4})
 MASK = element(

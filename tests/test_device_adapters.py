@@ -49,9 +49,7 @@ def as_module(name: str, **names: Any) -> ModuleType:
 
 
 class FakeCupyArray:
-    def __init__(
-        self, shape: Any, dtype: Any = F4, memptr: Any = None, strides: Any = None, order: str = "C"
-    ) -> None:
+    def __init__(self, shape: Any, dtype: Any = F4, memptr: Any = None, strides: Any = None, order: str = "C") -> None:
         assert strides is None or memptr is not None  # CuPy's own condition
         model = np.ndarray(shape, dtype, order=order)
         self.dtype, self.shape, self.strides = model.dtype, model.shape, strides or model.strides
@@ -169,6 +167,7 @@ def fake_torch(**changes: Any) -> ModuleType:
     parts = {
         "Tensor": FakeTensor,
         "is_grad_enabled": Recorder(True),
+        "empty_like": Recorder("like"),
         "_C": SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 55),
         "strided": "strided",
         "version": SimpleNamespace(hip=None),
@@ -181,7 +180,8 @@ def fake_torch(**changes: Any) -> ModuleType:
 
 
 def test_torch(libraries: Callable[..., None]) -> None:
-    libraries(torch=fake_torch())
+    torch = fake_torch()
+    libraries(torch=torch)
     x = FakeTensor(2, 3)
     adapter = adapter_for(x)
     assert adapter.signature(x) == ("torch.float32", (2, 3), None, 0)
@@ -190,10 +190,12 @@ def test_torch(libraries: Callable[..., None]) -> None:
     assert (info.address, info.device, info.stream) == (640, 0, 55)
     assert (adapter.address(x), adapter.stream(x), adapter.device(x)) == (640, 55, 0)
     adapter.allocator((2, 3), F4, (0, 1), x)(x)
+    assert torch.empty_like.calls == [((x,), {})]
+    adapter.allocator((3,), F4, (0,), x)(x)
     adapter.allocator((2, 3), U2, (0, 1), x)(x)
     adapter.allocator((2, 3), F4, (1, 0), x)(x)
     adapter.allocator((2, 3), F8, (1, 0), x)(x)
-    assert x.new_empty.calls == [((2, 3), {}), (((2, 3),), {"dtype": "torch.uint16"})]
+    assert x.new_empty.calls == [((3,), {}), (((2, 3),), {"dtype": "torch.uint16"})]
     strided = ((2, 3), (1, 2))
     assert x.new_empty_strided.calls == [(strided, {}), (strided, {"dtype": "torch.float64"})]
 

@@ -345,7 +345,7 @@ CASES = {
         text_operand,
         (X,),
         numfuse.FusionTypeError,
-        "this value is a str, and only numbers and arrays can enter a kernel: take the number out of it first",
+        "this value is of type str, and only numbers and arrays can enter a kernel: take the number out of it first",
         [(text_operand, "return", 'x + "a"')],
     ),
     "an array's attribute in an element function": (

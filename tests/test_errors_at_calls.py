@@ -139,7 +139,7 @@ def test_a_negative_exponent_of_integers_in_a_later_call():
         with pytest.raises(FusionValueError, match=r"^Integers to negative integer powers are not allowed\."):
             fused(BYTES, -3)
     same(fused(BYTES, 3), BYTES**3)
-    same(fused(X + 3, -3.0), (X + 3) ** -3.0)
+    np.testing.assert_allclose(fused(X + 3, -3.0), (X + 3) ** -3.0, rtol=1e-6, strict=True)
 
 
 def test_what_python_raises_is_pythons():
@@ -233,8 +233,8 @@ def test_arrays_that_are_refused_by_name(array, kind, message):
     [
         ("text", "a str can't be an operand of a kernel"),
         (None, "a NoneType can't be an operand of a kernel"),
-        ({}, "y is a dict, and only numbers and arrays can enter a kernel"),
-        ([1.0, 2.0], "y is a list, and only numbers and arrays can enter a kernel"),
+        ({}, "y is of type dict, and only numbers and arrays can enter a kernel"),
+        ([1.0, 2.0], "y is of type list, and only numbers and arrays can enter a kernel"),
         (np.sin, "ufunc sin can't be an operand of a kernel"),
     ],
 )
@@ -285,17 +285,21 @@ def test_builtin_code_can_not_be_read():
 def test_a_failure_while_lowering_frees_the_lock():
     names: dict[str, Any] = {}
     fused = fuse(lambda x: x * names["gain"])
-    done = threading.Event()
+    caught: list[BaseException] = []
 
     def work():
-        with pytest.raises(KeyError):
+        try:
             fused(X)
-        done.set()
+        except BaseException as error:
+            caught.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert done.is_set()
+    (error,) = caught
+    assert isinstance(error, FusionError)
+    assert "names['gain']" in str(error)
+    assert isinstance(error, KeyError)
     names["gain"] = 2.0
     same(fused(X), X * 2)
 

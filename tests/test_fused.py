@@ -214,9 +214,7 @@ def test_the_device_option():
     elsewhere = fuse(device="cuda")(affine)
     with pytest.raises(FusionTypeError) as caught:
         elsewhere(X)
-    assert str(caught.value) == (
-        "argument 'x' is a numpy array in host memory, and affine was made with device='cuda'"
-    )
+    assert str(caught.value) == ("argument 'x' is a numpy array in host memory, and affine was made with device='cuda'")
     assert elsewhere(2.0) == 4.5
     with pytest.raises(FusionValueError, match=r"^device='tpu': it is None"):
         fuse(device="tpu")(affine)

@@ -32,9 +32,7 @@ def test_arrays_are_described(device_kind: Any, dtype: np.dtype) -> None:
     assert info.device == adapter.device(x) == 0
     assert type(info.address) is type(info.device) is type(info.stream) is int
     assert adapter.finish(x) is x
-    assert hash(adapter.signature(x)) == hash(
-        adapter.signature(device_kind.from_numpy(np.zeros((3, 4), dtype)))
-    )
+    assert hash(adapter.signature(x)) == hash(adapter.signature(device_kind.from_numpy(np.zeros((3, 4), dtype))))
 
 
 def test_slices_are_described(device_kind: Any) -> None:
@@ -123,22 +121,16 @@ def test_current_stream(device_kind: Any) -> None:
 def test_host_and_device_arrays_are_not_mixed(device_kind: Any) -> None:
     x = device_kind.from_numpy(np.ones(5, np.float32))
     assert common_adapter([("a", x), ("b", x)]) is adapter_for(x)
-    with pytest.raises(
-        FusionTypeError, match="argument 'a' is a NumPy array in host memory and argument 'b'"
-    ):
+    with pytest.raises(FusionTypeError, match="argument 'a' is a NumPy array in host memory and argument 'b'"):
         common_adapter([("a", np.ones(5)), ("b", x)])
-    with pytest.raises(
-        FusionTypeError, match="argument 'b' is a NumPy array in host memory and argument 'a'"
-    ):
+    with pytest.raises(FusionTypeError, match="argument 'b' is a NumPy array in host memory and argument 'a'"):
         common_adapter([("a", x), ("b", np.ones(5))])
 
 
 def test_two_device_libraries_are_not_mixed() -> None:
     cupy, torch = pytest.importorskip("cupy"), pytest.importorskip("torch")
     x, y = cupy.ones(5, np.float32), torch.ones(5, device="cuda")
-    with pytest.raises(
-        FusionTypeError, match="argument 'a' is a cupy array and argument 'b' is a torch array"
-    ):
+    with pytest.raises(FusionTypeError, match="argument 'a' is a cupy array and argument 'b' is a torch array"):
         common_adapter([("a", x), ("b", y)])
     # The conversions that the message offers share the memory.
     assert described(cupy.asarray(y)).address == described(y).address

@@ -172,9 +172,7 @@ def test_escape_time_loop() -> None:
         np.linspace(-2, 1, 7, dtype=np.float32)[None, :],
         np.linspace(-1, 1, 5, dtype=np.float32)[:, None],
     )
-    text = body(ESCAPE, "%10, %11, %9", x="float32", y="float32").replace(
-        "structure 0", "structure (2, (0, 1))"
-    )
+    text = body(ESCAPE, "%10, %11, %9", x="float32", y="float32").replace("structure 0", "structure (2, (0, 1))")
     found = run(text, x=cx, y=cy)
     each = [[escape(a, b) for a in cx[0]] for b in cy[:, 0]]
     expected = (

@@ -115,9 +115,7 @@ def test_reductions_and_scans() -> None:
         return run(body(f"%0 = load x@0\n%9 = {rest}", x="int16"), x=A)
 
     assert_same(reduced("reduce add %0"), A.sum())
-    assert_same(
-        reduced("reduce add %0 axes (0, 1) keepdims dtype int16"), A.sum(keepdims=True, dtype=np.int16)
-    )
+    assert_same(reduced("reduce add %0 axes (0, 1) keepdims dtype int16"), A.sum(keepdims=True, dtype=np.int16))
     assert_same(reduced("reduce maximum %0 axes (-1)"), A.max(axis=-1))
     assert_same(reduced("reduce logical_or %0 axes (0)"), A.any(axis=0))
     assert_same(reduced("reduce add %0 axes ()"), np.add.reduce(A, axis=()))

@@ -147,9 +147,7 @@ def test_output_order_is_that_of_numpys_ufuncs(problem: tuple[tuple[int, ...], l
     wanted = np.add(a, b)
     if not isinstance(wanted, np.ndarray):
         return
-    ours = dense_strides(
-        wanted.shape, 8, output_order(wanted.shape, [(a.shape, a.strides), (b.shape, b.strides)])
-    )
+    ours = dense_strides(wanted.shape, 8, output_order(wanted.shape, [(a.shape, a.strides), (b.shape, b.strides)]))
     assert moving(wanted.shape, ours) == moving(wanted.shape, wanted.strides)
 
 

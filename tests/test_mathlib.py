@@ -121,9 +121,7 @@ def samples(loop: tuple[np.dtype, ...]) -> list[np.ndarray]:
     if all(dtype.kind == "f" for dtype in loop) and len(loop) < 3:
         rng = np.random.default_rng(1)
         drawn = [
-            np.concatenate(
-                [rng.normal(size=2000) * 10, np.exp(rng.uniform(-60, 60, 2000)), rng.uniform(-1, 1, 2000)]
-            )
+            np.concatenate([rng.normal(size=2000) * 10, np.exp(rng.uniform(-60, 60, 2000)), rng.uniform(-1, 1, 2000)])
             for _ in loop
         ]
         columns = [np.concatenate([c, d.astype(c.dtype)]) for c, d in zip(columns, drawn, strict=True)]

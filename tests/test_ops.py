@@ -82,9 +82,7 @@ def test_a_loop_that_is_not_there_is_refused_by_name() -> None:
         ("power_square", (BOOL, Weak.INT), (I1, I1), I1),
     ],
 )
-def test_dtypes(
-    name: str, operands: tuple[np.dtype | Weak, ...], loop: tuple[np.dtype, ...], out: np.dtype
-) -> None:
+def test_dtypes(name: str, operands: tuple[np.dtype | Weak, ...], loop: tuple[np.dtype, ...], out: np.dtype) -> None:
     assert ops.row(name).resolve_dtypes(operands) == (loop, (out,))
 
 
@@ -143,9 +141,7 @@ def test_every_spelling_names_a_row() -> None:
         assert spelling.row in ops.rows()
 
 
-@pytest.mark.parametrize(
-    "obj", [np.sum, np.sort, np.heaviside, print, len, 3, None, [], "sin", np, lambda x: x]
-)
+@pytest.mark.parametrize("obj", [np.sum, np.sort, np.heaviside, print, len, 3, None, [], "sin", np, lambda x: x])
 def test_what_is_no_operation(obj: object) -> None:
     assert ops.find(obj) is None
     assert not ops.is_operation(obj)

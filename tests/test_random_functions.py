@@ -92,9 +92,7 @@ def check_element_results(got: Any, want: np.ndarray) -> None:
         check_exact(np.array(stretched), expected)
 
 
-def compare(
-    drawn: Drawn, arrays: tuple[np.ndarray, ...], fused: Any, scalars_are_arrays: bool = False
-) -> None:
+def compare(drawn: Drawn, arrays: tuple[np.ndarray, ...], fused: Any, scalars_are_arrays: bool = False) -> None:
     """One call of both; `scalars_are_arrays` for libraries whose results without dimensions stay arrays."""
     counts["drawn"] += 1
     before = [array.copy() for array in arrays]

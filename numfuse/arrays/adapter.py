@@ -85,9 +85,7 @@ class Adapter(ABC):
         """Every call: the address of the first element (0 is possible for an empty array)."""
 
     @abstractmethod
-    def allocator(
-        self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any
-    ) -> Allocate:
+    def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         """Prepare the allocation of outputs: a function that takes an array and returns a new one.
 
         Parameters

@@ -36,17 +36,13 @@ class CupyAdapter(Adapter):
     def info(self, array: Any) -> ArrayInfo:
         check_dtype(array.dtype)
         device = array.data.device_id
-        return ArrayInfo(
-            array.dtype, array.shape, array.strides, array.data.ptr, device, False, self.stream(array)
-        )
+        return ArrayInfo(array.dtype, array.shape, array.strides, array.data.ptr, device, False, self.stream(array))
 
     def address(self, array: Any) -> int:
         address: int = array.data.ptr
         return address
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any
-    ) -> Allocate:
+    def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         allocate = self._on_current_device(shape, dtype, order)
         runtime = self._cupy.cuda.runtime
         if runtime.getDeviceCount() == 1:

@@ -159,9 +159,7 @@ def nest_layout(domain: Ints, arrays: Sequence[tuple[Ints, Ints, int]]) -> Layou
     extents, rows = _coalesce(extents, rows)
 
     strides = tuple(zip(*rows, strict=True)) if count else ()
-    accesses = tuple(
-        _access(column, itemsize) for column, (_, _, itemsize) in zip(strides, arrays, strict=True)
-    )
+    accesses = tuple(_access(column, itemsize) for column, (_, _, itemsize) in zip(strides, arrays, strict=True))
     bits = index_bits(tuple(extents), strides, [itemsize for _, _, itemsize in arrays])
     return Layout(tuple(extents), strides, accesses, offsets, size, bits)
 
@@ -282,18 +280,14 @@ def aligned(layout: Layout, addresses: Sequence[int], width: int = 16) -> bool:
     for access, strides, offset, address in zip(
         layout.accesses, layout.strides, layout.offsets, addresses, strict=True
     ):
-        if access is Access.DENSE and (
-            (address + offset) % width or any(stride % width for stride in strides[:-1])
-        ):
+        if access is Access.DENSE and ((address + offset) % width or any(stride % width for stride in strides[:-1])):
             return False
     return True
 
 
 def element_aligned(layout: Layout, addresses: Sequence[int], itemsizes: Sequence[int]) -> bool:
     """Whether every element of every array lies at a multiple of its own size, as a GPU needs it."""
-    for strides, offset, address, itemsize in zip(
-        layout.strides, layout.offsets, addresses, itemsizes, strict=True
-    ):
+    for strides, offset, address, itemsize in zip(layout.strides, layout.offsets, addresses, itemsizes, strict=True):
         if (address + offset) % itemsize or any(stride % itemsize for stride in strides):
             return False
     return True

@@ -44,9 +44,7 @@ class NumbaAdapter(Adapter):
     def address(self, array: Any) -> int:
         return array.device_ctypes_pointer.value or 0
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any
-    ) -> Allocate:
+    def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         cuda = sys.modules["numba.cuda"]
         device_array = cuda.device_array
         strides = None if is_c_order(order) else dense_strides(shape, dtype.itemsize, order)

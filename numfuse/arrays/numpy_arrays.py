@@ -54,16 +54,12 @@ class NumpyAdapter(Adapter):
 
     def info(self, array: Any) -> ArrayInfo:
         check_dtype(array.dtype)
-        return ArrayInfo(
-            array.dtype, array.shape, array.strides, address_of(array), None, not array.flags.writeable
-        )
+        return ArrayInfo(array.dtype, array.shape, array.strides, address_of(array), None, not array.flags.writeable)
 
     def address(self, array: Any) -> int:
         return address_of(array)
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any
-    ) -> Allocate:
+    def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         empty = np.empty
         if is_c_order(order):
             return lambda _: empty(shape, dtype)
@@ -89,9 +85,7 @@ def accept(kind: type) -> None:
     if kind in _ACCEPTED:
         return
     if issubclass(kind, np.ma.MaskedArray):
-        raise Refusal(
-            "is a masked array; fuse its data and its mask as two arguments (x.data, np.ma.getmaskarray(x))"
-        )
+        raise Refusal("is a masked array; fuse its data and its mask as two arguments (x.data, np.ma.getmaskarray(x))")
     if issubclass(kind, np.matrix):
         raise Refusal("is a numpy.matrix, whose operators differ from an array's; pass np.asarray(x)")
     raise Refusal(

@@ -105,18 +105,20 @@ class TorchAdapter(Adapter):
             raise refusal.error(f"an argument {refusal.message}") from None
         return address
 
-    def allocator(
-        self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any
-    ) -> Allocate:
+    def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         kind = self._to_torch.get(dtype)
         if kind is None:
             version = self._torch.__version__
             raise FusionTypeError(f"a result has dtype {dtype}, which torch {version} lacks")
         same = kind == like.dtype
-        # new_empty and new_empty_strided keep the device, and the dtype unless told otherwise.
+        # These keep the device, and the dtype unless told otherwise. Their order is that of their cost: 3.7, 4.1
+        # and 5.4 microseconds (new_empty takes longer for a tuple than for numbers).
         if is_c_order(order):
-            if same:
-                return lambda array: array.new_empty(*shape) if shape else array.new_empty(())
+            if same and shape and tuple(like.shape) == shape and like.is_contiguous():
+                empty_like: Allocate = self._torch.empty_like
+                return empty_like
+            if same and shape:
+                return lambda array: array.new_empty(*shape)
             return lambda array: array.new_empty(shape, dtype=kind)
         strides = dense_strides(shape, 1, order)
         if same:
@@ -144,9 +146,7 @@ class TorchAdapter(Adapter):
                     "the result back with torch.from_numpy",
                     FusionNotImplementedError,
                 )
-            return Refusal(
-                f"is a torch tensor on device {str(array.device)!r}; only CUDA tensors can be fused"
-            )
+            return Refusal(f"is a torch tensor on device {str(array.device)!r}; only CUDA tensors can be fused")
         if array.is_conj() or array.is_neg():
             bit = "conjugated" if array.is_conj() else "negated"
             resolve = "resolve_conj" if array.is_conj() else "resolve_neg"

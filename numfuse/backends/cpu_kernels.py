@@ -160,9 +160,7 @@ class _Writer:
         if constants := sorted({"inf", "nan"} & words):
             yield f"from math import {', '.join(constants)}"
         yield f"from numba import {', '.join(sorted((_NUMBA_NAMES & words) | own | {'int64', 'njit'}))}"
-        memory = (
-            n if n == alias else f"{n} as {alias}" for n, alias in self.memory.items() if n in self.used
-        )
+        memory = (n if n == alias else f"{n} as {alias}" for n, alias in self.memory.items() if n in self.used)
         yield "from numfuse.backends.cpu_memory import ("
         yield from (f"    {item}," for item in memory)
         yield ")"
@@ -258,9 +256,7 @@ class _Writer:
     def strided(self) -> Iterator[str]:
         last = self.nest.ndim - 1
         address = {
-            a: self.local["address", a, None]
-            for a, access in enumerate(self.accesses)
-            if access is not Access.SCALAR
+            a: self.local["address", a, None] for a, access in enumerate(self.accesses) if access is not Access.SCALAR
         }
         if last == 0:
             yield "count = stop - start"

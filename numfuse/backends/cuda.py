@@ -183,9 +183,7 @@ def _numba_type(dtype: np.dtype[Any]) -> Any:
     return _types.boolean if dtype.kind == "b" else getattr(_types, dtype.name)
 
 
-def _to_ptx(
-    source: KernelSource, function: Any, compute_capability: tuple[int, int], exact: bool, fast: bool
-) -> str:
+def _to_ptx(source: KernelSource, function: Any, compute_capability: tuple[int, int], exact: bool, fast: bool) -> str:
     # Not cuda.compile, which has no way to switch the contraction of a*b+c off.
     from cuda.pathfinder import DynamicLibNotFoundError
     from numba.cuda.compiler import compile_cuda, kernel_fixup
@@ -258,9 +256,7 @@ def _to_cubin(ptx: str, entry: str, compute_capability: tuple[int, int]) -> tupl
     try:
         handle = nvjitlink.create(len(options), options)
     except (RuntimeError, nvjitlink.nvJitLinkError) as error:  # no library, or one too old for the device
-        raise GpuUnavailableError(
-            f"nvJitLink could not be used for sm_{major}{minor} ({error}): {_INSTALL}"
-        ) from error
+        raise GpuUnavailableError(f"nvJitLink could not be used for sm_{major}{minor} ({error}): {_INSTALL}") from error
     try:
         code = ptx.encode()
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, code, len(code), f"{entry}.ptx")

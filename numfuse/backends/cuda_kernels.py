@@ -134,9 +134,7 @@ def _element_functions(nests: tuple[Nest, ...], kernel_name: str) -> tuple[list[
         if element in by_element:
             continue
         chosen = by_element[element] = taken.fresh(element.name)
-        source = re.sub(
-            rf"\bdef {re.escape(element.name)}\b", f"def {chosen}", element.source.strip("\n"), count=1
-        )
+        source = re.sub(rf"\bdef {re.escape(element.name)}\b", f"def {chosen}", element.source.strip("\n"), count=1)
         texts += ["@cuda.jit(device=True, forceinline=True)", *source.split("\n"), "", ""]
     return texts, [by_element[nest.element] for nest in nests]
 

@@ -36,18 +36,14 @@ def vector_width(nest: Nest) -> int:
     if not vectors:
         return 1
     arrays = (*nest.element.operands, *nest.element.outputs)
-    dense = [
-        array.dtype.itemsize for array, access in zip(arrays, accesses, strict=True) if access is Access.DENSE
-    ]
+    dense = [array.dtype.itemsize for array, access in zip(arrays, accesses, strict=True) if access is Access.DENSE]
     return _VECTOR_BYTES // max(dense)
 
 
 def choose_lanes(nest: Nest) -> int:
     """Elements of a thread's turn, a power of two: enough bytes on their way, not too much code."""
     operands = zip(nest.element.operands, nest.operands, strict=True)
-    loaded = sum(
-        array.dtype.itemsize for array, access in operands if access in (Access.DENSE, Access.STRIDED)
-    )
+    loaded = sum(array.dtype.itemsize for array, access in operands if access in (Access.DENSE, Access.STRIDED))
     lanes = width = vector_width(nest)
     most = _MOST_STRIDED if nest.ndim > 1 and width == 1 else _MOST_LANES
     while loaded and lanes < most and lanes * loaded < _BYTES_IN_FLIGHT:
@@ -141,9 +137,7 @@ class NestWriter:
         self.scalars = [(p.name, p.dtype) for p in own if p.role == "scalar"]
         self.functions: list[str] = []  # lines of functions that the loops call
         self.arrays: list[_Array] = []
-        described = zip(
-            (*nest.element.operands, *nest.element.outputs), (*nest.operands, *nest.outputs), strict=True
-        )
+        described = zip((*nest.element.operands, *nest.element.outputs), (*nest.operands, *nest.outputs), strict=True)
         for k, (argument, access) in enumerate(described):
             (address,) = (p.name for p in own if p.role == "address" and p.array == k)
             strides = [p.name for p in own if p.role == "stride" and p.array == k]
@@ -230,9 +224,7 @@ class NestWriter:
             if array.access is Access.DENSE:
                 strides.setdefault(self.width * array.dtype.itemsize, []).extend(array.strides[:-1])
         tests = [f"({self.extents[-1]} & int64({self.width - 1})) == int64(0)"]
-        tests += [
-            f"(({' | '.join(s)}) & int64({size - 1})) == int64(0)" for size, s in strides.items() if size > 1
-        ]
+        tests += [f"(({' | '.join(s)}) & int64({size - 1})) == int64(0)" for size, s in strides.items() if size > 1]
         return " and ".join(tests)
 
     def _narrow(self, expression: str) -> str:
@@ -319,10 +311,7 @@ class NestWriter:
         element = self._narrow(f"{index} * {self.index}({width})") if width > 1 else index
         targets = ", ".join(offsets.values()) if len(offsets) > 1 else f"({next(iter(offsets.values()))},)"
         turn.places.append(f"{targets} = {self.offsets}({element}, {', '.join(self.layout)})")
-        return [
-            f"{array.base} + {offsets[id(array)]}" if id(array) in offsets else array.base
-            for array in self.arrays
-        ]
+        return [f"{array.base} + {offsets[id(array)]}" if id(array) in offsets else array.base for array in self.arrays]
 
     def _write_offsets(self, lengths: list[str]) -> list[str]:
         """A function of the text: the number of an element -> its byte offset in each array.

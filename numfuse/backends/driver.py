@@ -151,12 +151,8 @@ def compute_capability(device: int) -> tuple[int, int]:
     attribute = _get_driver().CUdevice_attribute
     what = f"asking for the compute capability of device {device}"
     handle = _call(what, "cuDeviceGet", device)
-    major = _call(
-        what, "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle
-    )
-    minor = _call(
-        what, "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle
-    )
+    major = _call(what, "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    minor = _call(what, "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
     return int(major), int(minor)
 
 
@@ -257,9 +253,7 @@ def words_format(dtypes: Sequence[np.dtype[Any]]) -> str:
         return "<" + "".join(_WORDS["b" if t.kind == "b" else f"{t.kind}{t.itemsize}"] for t in dtypes)
     except KeyError:
         refused = next(t for t in dtypes if t.kind != "b" and f"{t.kind}{t.itemsize}" not in _WORDS)
-        raise FusionNotImplementedError(
-            f"kernel arguments of dtype {refused} are not supported yet"
-        ) from None
+        raise FusionNotImplementedError(f"kernel arguments of dtype {refused} are not supported yet") from None
 
 
 class Launcher:
@@ -374,9 +368,7 @@ def _retry(launcher: Launcher, code: Any, grid: int, stream: int, pointers: int)
     driver, function = _get_driver(), launcher.function
     if int(code) in (_INVALID_CONTEXT, _CONTEXT_IS_DESTROYED, _INVALID_HANDLE):
         with on_device(function.device):
-            (code,) = driver.cuLaunchKernel(
-                function.function, grid, 1, 1, launcher.block, 1, 1, 0, stream, pointers, 0
-            )
+            (code,) = driver.cuLaunchKernel(function.function, grid, 1, 1, launcher.block, 1, 1, 0, stream, pointers, 0)
     _check(driver, code, f"launching kernel {function.name} ({grid} blocks of {launcher.block} threads)")
 
 

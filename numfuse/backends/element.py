@@ -39,7 +39,6 @@ class ElementFunction:
     outputs: tuple[Argument, ...]
     imports: tuple[str, ...] = ()
     weight: int = 1  # number of operations, for the choice of lanes and threads
-    slots: tuple[int, ...] = ()  # the slot of the host prelude that each scalar comes from
 
 
 class Access(enum.Enum):
@@ -111,9 +110,6 @@ def parameters(nests: tuple[Nest, ...]) -> tuple[Parameter, ...]:
         for a, (array, access) in enumerate(zip(arrays, accesses, strict=True)):
             out.append(Parameter("address", f"{array.name}_address{tag}", _UINT64, k, a))
             if not nest.flat and access is not Access.SCALAR:
-                out += [
-                    Parameter("stride", f"{array.name}_stride_{d}{tag}", _INT64, k, a, d)
-                    for d in range(nest.ndim)
-                ]
+                out += [Parameter("stride", f"{array.name}_stride_{d}{tag}", _INT64, k, a, d) for d in range(nest.ndim)]
         out += [Parameter("scalar", f"{s.name}{tag}", s.dtype, k) for s in nest.element.scalars]
     return tuple(out)

@@ -85,15 +85,13 @@ class _Emitter:
         self.lines: list[str] = []
         self.operands: list[Argument] = []
         self.scalars: list[Argument] = []
-        self.slots: list[int] = []
         self.count = 0
 
     def run(self) -> ElementFunction:
         block = self.stage.program.block
         names = {buffer: self.fresh(buffer) for buffer in self.stage.operands}
         operands = {
-            buffer: Argument(names[buffer], self.stage.program.buffer(buffer).dtype)
-            for buffer in self.stage.operands
+            buffer: Argument(names[buffer], self.stage.program.buffer(buffer).dtype) for buffer in self.stage.operands
         }
         for node in block.nodes:
             if isinstance(node, Load):
@@ -105,9 +103,7 @@ class _Emitter:
         outputs = []
         for position, i in enumerate(block.yields):
             outputs.append(
-                Argument(
-                    self.fresh(f"result_{position}" if len(block.yields) > 1 else "result"), self.dtype[i]
-                )
+                Argument(self.fresh(f"result_{position}" if len(block.yields) > 1 else "result"), self.dtype[i])
             )
         results = "".join(f"{self.text[i]}, " for i in block.yields)
         arguments = ", ".join(a.name for a in (*operands.values(), *self.scalars))
@@ -120,7 +116,6 @@ class _Emitter:
             outputs=tuple(outputs),
             imports=tuple(self.imports),
             weight=sum(1 for _ in walk(block)),
-            slots=tuple(self.slots),
         )
 
     # ---- names
@@ -150,7 +145,6 @@ class _Emitter:
         stem = self.slot_names.get(node.slot) or f"number_{node.slot}"
         name = self.fresh(stem)
         self.scalars.append(Argument(name, dtype))
-        self.slots.append(node.slot)
         self.define(node.result, name)
 
     # ---- nodes

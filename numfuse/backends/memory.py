@@ -135,9 +135,7 @@ def _unpack(builder: Any, value: Any, memory_type: Any, size: int, lanes: int) -
         vector = builder.bitcast(value, ir.VectorType(memory_type, lanes))
         return [builder.extract_element(vector, _I32(k)) for k in range(lanes)]
     # Shifts, not one bitcast: LLVM would merge that with the load into a load of narrow elements.
-    words = (
-        [builder.extract_element(value, _I32(k)) for k in range(value.type.count)] if is_vector else [value]
-    )
+    words = [builder.extract_element(value, _I32(k)) for k in range(value.type.count)] if is_vector else [value]
     items = []
     for one in words:
         for k in range(per_word):

@@ -68,7 +68,7 @@ class Rules(Protocol):
 
 def dtype_of(kind: Type) -> np.dtype:
     """The dtype in which a value of this type is computed."""
-    return kind.dtype if isinstance(kind, Weak) else kind
+    return kind.loop_dtype if isinstance(kind, Weak) else kind
 
 
 def host_type(value: object) -> Type | None:
@@ -123,11 +123,11 @@ def _resolve_python(row: str, spelling: str, types: tuple[Weak, ...]) -> Resolut
     if row == "divide" or (spelling == "math" and row not in _WEAK_BOOL):
         kind = max(kind, Weak.FLOAT, key=_WEAK_ORDER.index)
     if kind is Weak.COMPLEX:
-        raise DtypeNotSupportedError(kind.dtype)
+        raise DtypeNotSupportedError(kind.loop_dtype)
     result: Type = np.dtype(bool) if row in _WEAK_BOOL else kind
     if row in ("isnan", "isinf", "isfinite"):
         kind = Weak.FLOAT
-    return Resolution((kind.dtype,) * len(types), (result,))
+    return Resolution((kind.loop_dtype,) * len(types), (result,))
 
 
 @functools.lru_cache(maxsize=4096)

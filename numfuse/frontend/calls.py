@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from numfuse import ops
 from numfuse.errors import (
     FusionNotImplementedError,
     FusionRecursionError,
@@ -47,6 +50,8 @@ from numfuse.frontend.targets import Target, default_references, prepared, rewri
 __all__ = ["Calls"]
 
 MAXIMUM_DEPTH = 100
+# Libraries whose functions the operation table has something to say about.
+_LIBRARIES = ("numpy", "math", "cmath", "operator", "scipy", "cupy", "cupyx", "torch", "jax")
 
 
 class Calls(Operators):
@@ -246,6 +251,9 @@ class Calls(Operators):
         if known.value is builtins.print:
             message = "print() of elements is not supported in a fused function: return the value and print that"
             return FusionTypeError(message, place)
+        module = getattr(known.value, "__module__", None) or ""
+        if isinstance(known.value, np.ufunc) or module.partition(".")[0] in _LIBRARIES:
+            return FusionNotImplementedError(ops.advice(known.value), place)
         return FusionTypeError(
             f"{name}() is not Python code that could be inlined, nor an operation that numfuse knows: "
             "write it with operations of NumPy or math, or call it outside of the fused function",

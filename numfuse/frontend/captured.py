@@ -12,6 +12,7 @@ import numpy as np
 from numfuse.errors import (
     FusionAttributeError,
     FusionIndexError,
+    FusionKeyError,
 )
 from numfuse.frontend.binding import (
     UNKNOWN,
@@ -72,7 +73,8 @@ class Captured(Workspace):
                 return self.resolved(base.reference.then(Item(key)))  # type: ignore[arg-type]
             except (IndexError, KeyError, TypeError) as error:
                 message = f"{base.reference.spelled()}[{key!r}] does not exist ({type(error).__name__}: {error})"
-                raise FusionIndexError(message, frame.place(node)) from error
+                kind = FusionKeyError if isinstance(error, KeyError) else FusionIndexError
+                raise kind(message, frame.place(node)) from error
         return None
 
     def resolved(self, reference: Reference) -> Resolved:

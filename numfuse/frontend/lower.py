@@ -9,7 +9,6 @@ Python: conditions on it are decided now and checked by the prelude at each call
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from numfuse.body import (
 )
 from numfuse.dtypes.rules import dtype_of, host_type
 from numfuse.errors import (
+    FusionError,
     FusionNameError,
     FusionNotImplementedError,
     FusionSyntaxError,
@@ -65,7 +65,7 @@ class Lowered:
 def lower(
     inlined: Inlined,
     parameters: Mapping[str, Parameter],
-    array_type: Callable[[object], np.dtype | None],
+    array_type: Callable[[object, str], np.dtype | None],
     structural_values: Callable[[Loc | None, object], int],
 ) -> Lowered:
     """Lower one inlined function for the arguments of one call.
@@ -77,7 +77,8 @@ def lower(
     parameters : mapping
         What each parameter is in this call.
     array_type : callable
-        The dtype of an array of ours, None for any other object.
+        The dtype of an array of ours, None for any other object; raises the user's error, given the name, for
+        an array that can't be used.
     structural_values : callable
         Notes a value in a structural place and says how many different ones that place has had.
     """
@@ -89,13 +90,14 @@ class _Lowering(RegionLowering):
         self,
         inlined: Inlined,
         parameters: Mapping[str, Parameter],
-        array_type: Callable[[object], np.dtype | None],
+        array_type: Callable[[object, str], np.dtype | None],
         structural_values: Callable[[Loc | None, object], int],
     ) -> None:
         super().__init__(PreludeWriter(list(parameters)), structural_values)
         self.inlined = inlined
         self.buffers: dict[str, Buffer] = {}
         self.captured_arrays: dict[str, int] = {}
+        self.returned: dict[Device, int] = {}  # position in the results
         for guard in inlined.guards:
             self.prelude.guard(guard.expression(self.prelude.bind), guard.expected)
         for name, parameter in parameters.items():
@@ -103,15 +105,27 @@ class _Lowering(RegionLowering):
         for name, capture in inlined.captured.items():
             value = capture.read()
             host = self.prelude.read(name, capture.expression(self.prelude.bind), value)
-            dtype = array_type(value)
+            dtype = self._captured_dtype(name, value, array_type)
             if dtype is None:
                 self.env[name] = host
             else:
                 self.captured_arrays[name] = self.prelude.slot(host)
                 self.env[name] = self._array(name, "captured", value, dtype, host.code)
 
+    def _captured_dtype(
+        self, name: str, value: object, array_type: Callable[[object, str], np.dtype | None]
+    ) -> np.dtype | None:
+        try:
+            return array_type(value, name)
+        except FusionError as error:
+            places = (loc_of(n) for n in ast.walk(self.inlined.tree) if isinstance(n, ast.Name) and n.id == name)
+            message = error.message.replace("argument", "captured array", 1)
+            raise type(error)(message, next(places, None)) from None
+
     def _parameter(self, name: str, parameter: Parameter) -> Abstract:
         if isinstance(parameter, Static):
+            if not isinstance(parameter.value, str | bytes | type(None)):
+                self.prelude.guard(name, parameter.value)  # the caller's key need not tell objects apart
             return parameter
         if isinstance(parameter, HostParameter):
             return Host(name, parameter.value, typed=True, name=name)
@@ -124,8 +138,7 @@ class _Lowering(RegionLowering):
         return self.load(name, dtype)
 
     def run(self) -> Lowered:
-        # Escapes are removed from a copy: explain() shows the tree as it was.
-        tree = remove_escapes(copy.deepcopy(self.inlined.tree))
+        tree = remove_escapes(self.inlined.tree)  # a new tree: explain() shows the one with its escapes
         *statements, last = tree.body
         self.statements(statements)
         if not isinstance(last, ast.Return):
@@ -146,11 +159,15 @@ class _Lowering(RegionLowering):
         return Lowered(program, self.prelude, values, self.captured_arrays, self.arrays)
 
     def _results(self, value: Abstract, results: list[Result], yields: list[int], loc: Loc | None) -> object:
-        """How the results nest: an int is a position in `results`, a tuple is a tuple."""
+        """How the results nest: an int is a position in `results`, a tuple is a tuple, a list a list."""
         if isinstance(value, TupleValue):
-            return tuple(self._results(item, results, yields, loc) for item in value.items)
+            items = [self._results(item, results, yields, loc) for item in value.items]
+            return items if value.is_list else tuple(items)
+        if isinstance(value, Device) and value in self.returned:  # the same array twice
+            return self.returned[value]
         position = len(results)
         if isinstance(value, Device):
+            self.returned[value] = position
             if value.origin is not None and not self.inlined.element_frame:
                 results.append(BufferResult(value.origin))
             else:
@@ -209,8 +226,7 @@ class _Lowering(RegionLowering):
                 self.bind(part, item)
         else:
             raise FusionNotImplementedError(
-                "assigning to elements of an array is not there yet: build the result with np.where and "
-                "return it",
+                "assigning to elements of an array is not there yet: build the result with np.where and return it",
                 loc,
             )
 
@@ -226,10 +242,7 @@ class _Lowering(RegionLowering):
                 raise FusionTypeError(f"{type(value.value).__name__} can't be unpacked", loc) from None
             measured = self.prelude.compute(f"{self.prelude.bind(len)}({{}})", [value], len)
             self.prelude.pin(measured)
-            items = [
-                self.prelude.compute(f"{{}}[{i}]", [value], lambda whole, i=i: whole[i])
-                for i in range(length)
-            ]
+            items = [self.prelude.compute(f"{{}}[{i}]", [value], lambda whole, i=i: whole[i]) for i in range(length)]
         else:
             raise FusionTypeError("an array can't be unpacked inside a fused function", loc)
         if count is not None and len(items) != count:

@@ -17,6 +17,7 @@ from numfuse.frontend.lower_values import Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host
 
 _PYTHON_CASTS: dict[object, Type] = {float: Weak.FLOAT, int: Weak.INT, bool: np.dtype(bool)}
+_CAST_RULES: dict[str, CastRule] = {"unsafe": "unsafe", "same_kind": "same_kind", "safe": "safe"}
 _BUILTINS = (min, max, pow, divmod, len)
 
 
@@ -85,11 +86,9 @@ class CallLowering(ExpressionLowering):
 
     # ---- in the kernel
 
-    def _operation(
-        self, obj: Any, args: list[Abstract], keywords: dict[str, Abstract], node: ast.Call
-    ) -> Abstract:
+    def _operation(self, obj: Any, args: list[Abstract], keywords: dict[str, Abstract], node: ast.Call) -> Abstract:
         loc = loc_of(node)
-        if isinstance(obj, type) and (obj in _PYTHON_CASTS or issubclass(obj, np.generic)):
+        if is_conversion(obj):
             return self._cast(obj, args, keywords, loc)
         if obj in (min, max):
             return self._extreme("min" if obj is min else "max", args, keywords, loc)
@@ -128,9 +127,7 @@ class CallLowering(ExpressionLowering):
         result = self.op(row, operands, spelling.form, loc)
         return self.convert(result, Weak.INT, "weak", loc) if spelling.python_int else result
 
-    def _cast(
-        self, obj: type, args: list[Abstract], keywords: Mapping[str, Abstract], loc: Loc | None
-    ) -> Abstract:
+    def _cast(self, obj: type, args: list[Abstract], keywords: Mapping[str, Abstract], loc: Loc | None) -> Abstract:
         """``float(x)`` and ``np.float32(x)``: Python's types give numbers, NumPy's give a dtype."""
         if keywords or len(args) != 1:
             raise FusionTypeError(f"{obj.__name__} takes one argument here", loc)
@@ -140,9 +137,7 @@ class CallLowering(ExpressionLowering):
             return self.convert(args[0], _PYTHON_CASTS[obj], "weak", loc)
         return self.convert(args[0], np.dtype(obj), "weak", loc)
 
-    def _extreme(
-        self, name: str, args: list[Abstract], keywords: Mapping[str, Abstract], loc: Loc | None
-    ) -> Abstract:
+    def _extreme(self, name: str, args: list[Abstract], keywords: Mapping[str, Abstract], loc: Loc | None) -> Abstract:
         if keywords:
             raise FusionNotImplementedError(f"{name}() with keywords is not there yet", loc)
         if len(args) == 1 and isinstance(args[0], TupleValue):
@@ -178,9 +173,7 @@ class CallLowering(ExpressionLowering):
 
     # ---- methods of arrays
 
-    def _method(
-        self, base: Device, args: list[Abstract], keywords: dict[str, Abstract], node: ast.Call
-    ) -> Abstract:
+    def _method(self, base: Device, args: list[Abstract], keywords: dict[str, Abstract], node: ast.Call) -> Abstract:
         loc = loc_of(node)
         name = node.func.attr  # type: ignore[attr-defined]
         if name == "astype":
@@ -200,9 +193,9 @@ class CallLowering(ExpressionLowering):
             raise FusionTypeError("astype takes a dtype, and optionally copy= and casting=", loc)
         casting = keywords.get("casting")
         asked = self.prelude.pin(casting) if isinstance(casting, Host) else "unsafe"
-        if asked not in ("unsafe", "same_kind", "safe"):
+        if asked not in _CAST_RULES:
             raise FusionNotImplementedError(f"astype with casting={asked!r} is not there yet", loc)
-        rule: CastRule = {"unsafe": "unsafe", "same_kind": "same_kind", "safe": "safe"}[asked]
+        rule = _CAST_RULES[asked]
         wanted = self.as_host(given[0])
         if not isinstance(wanted, Host):
             raise FusionTypeError("astype takes a dtype", loc)
@@ -213,9 +206,14 @@ class CallLowering(ExpressionLowering):
         return self.convert(base, dtype, rule, loc)
 
 
+def is_conversion(obj: object) -> bool:
+    """A type that converts a number: ``float``, ``np.float32``."""
+    return isinstance(obj, type) and (obj in _PYTHON_CASTS or issubclass(obj, np.generic))
+
+
 def _is_operation(obj: object) -> bool:
     """A function whose answer depends on its arguments alone."""
     try:
-        return ops.find(obj) is not None or obj in _PYTHON_CASTS or obj in _BUILTINS
+        return ops.find(obj) is not None or is_conversion(obj) or obj in _BUILTINS
     except TypeError:  # an unhashable callable
         return False

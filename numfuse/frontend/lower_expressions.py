@@ -87,9 +87,7 @@ STRUCTURAL_VALUES = 8
 class ExpressionLowering:
     """Turns expressions into values; calls and statements are in the classes that extend it."""
 
-    def __init__(
-        self, prelude: PreludeWriter, structural_values: Callable[[Loc | None, object], int]
-    ) -> None:
+    def __init__(self, prelude: PreludeWriter, structural_values: Callable[[Loc | None, object], int]) -> None:
         self.prelude = prelude
         self.structural_values = structural_values
         self.builder = Builder()
@@ -106,8 +104,8 @@ class ExpressionLowering:
     def expr(self, node: ast.expr) -> Abstract:
         """The value of an expression."""
         static = getattr(node, "static", None)
-        if isinstance(static, Static):
-            return static
+        if isinstance(static, Static):  # np.pi and the like are numbers that don't change
+            return static if host_type(static.value) is None else self.prelude.static(static.value)
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise FusionSyntaxError(
@@ -124,7 +122,7 @@ class ExpressionLowering:
             kind = host_type(value.value)
             if kind is None:
                 raise FusionTypeError(
-                    f"{value.name or 'this value'} is a {type(value.value).__name__}, and only numbers and "
+                    f"{value.name or 'this value'} is of type {type(value.value).__name__}, and only numbers and "
                     f"arrays can enter a kernel: take the number out of it first",
                     loc,
                 )
@@ -137,9 +135,7 @@ class ExpressionLowering:
         raise _unassigned(loc)
 
     def _number(self, result: Value, host: Host, loc: Loc | None) -> Node:
-        return (
-            Const(result, host.value, loc) if host.static else HostArg(result, self.prelude.slot(host), loc)
-        )
+        return Const(result, host.value, loc) if host.static else HostArg(result, self.prelude.slot(host), loc)
 
     def entry(self, key: object, kind: Type | None, make: Callable[[Value], Node]) -> int:
         """A node before everything else, once for each key."""
@@ -224,13 +220,19 @@ class ExpressionLowering:
         value = self.env.get(node.id, UNASSIGNED)
         if isinstance(value, Unassigned):
             raise FusionNameError(f"{node.id} is used before it is assigned", loc_of(node))
+        if isinstance(value, Device) and value.partial and not getattr(node, "synthetic", False):
+            raise FusionNameError(
+                f"{node.id} is assigned on some paths only, and elements that take another one would have no "
+                f"value here: assign it before the branch or loop",
+                loc_of(node),
+            )
         return value
 
     def _constant(self, node: ast.Constant) -> Abstract:
         return self.prelude.static(node.value)
 
     def _tuple(self, node: ast.Tuple | ast.List) -> Abstract:
-        return TupleValue(tuple(self.expr(item) for item in node.elts))
+        return TupleValue(tuple(self.expr(item) for item in node.elts), isinstance(node, ast.List))
 
     _list = _tuple
 
@@ -292,9 +294,7 @@ class ExpressionLowering:
         first = self._compare_pair(kinds[0], left, right, node)
         if len(kinds) == 1:
             return first
-        return self.choose(
-            first, lambda: self._compare_chain(right, kinds[1:], others[1:], node), lambda: first, node
-        )
+        return self.choose(first, lambda: self._compare_chain(right, kinds[1:], others[1:], node), lambda: first, node)
 
     def _compare_pair(self, kind: ast.cmpop, left: Abstract, right: Abstract, node: ast.Compare) -> Abstract:
         if isinstance(kind, ast.Is | ast.IsNot):
@@ -379,9 +379,7 @@ class ExpressionLowering:
         base = self.as_host(self.expr(node.value))
         name = node.attr
         if isinstance(base, Host):
-            return self.prelude.compute(
-                f"{{}}.{name}", [base], operator.attrgetter(name), may_fail=self.depth > 0
-            )
+            return self.prelude.compute(f"{{}}.{name}", [base], operator.attrgetter(name), may_fail=self.depth > 0)
         if isinstance(base, Device):
             return self._array_attribute(base, name, loc_of(node))
         raise FusionAttributeError(f"a tuple has no attribute {name}", loc_of(node))

@@ -75,19 +75,23 @@ class RegionLowering(CallLowering):
     def _while(self, node: ast.While) -> None:
         """Written out while Python decides the test; a loop of the kernel once elements do."""
         saved = self._snapshot()
+        certain = False
         for turn in range(UNROLL_TURNS * 4):
             test = self.expr(node.test)
             if isinstance(test, Device):
                 break
             if not self.truth(test, loc_of(node.test)):
                 return
+            certain = True
             if len(self.builder.nodes) - saved[0] > UNROLL_NODES:
                 break
             self.statements(node.body)
             if turn == 0 and isinstance(self.expr(node.test), Device):
                 break  # only its first turn is certain: no need to write that one out
         self._restore(saved)
-        self.carried_loop(node.body, lambda: self.device(self.expr(node.test), loc_of(node)), node)
+        if certain:  # the first turn stays decided, also where the loop as a whole is the kernel's
+            self.truth(self.expr(node.test), loc_of(node.test))
+        self.carried_loop(node.body, lambda: self.device(self.expr(node.test), loc_of(node)), node, certain)
 
     def _for(self, node: ast.For) -> None:
         call = node.iter
@@ -126,13 +130,17 @@ class RegionLowering(CallLowering):
         zero, one = self.prelude.static(0), self.prelude.static(1)
         first = bounds[0] if len(bounds) > 1 else zero
         start, stop, step = first, bounds[min(len(bounds), 2) - 1], bounds[2] if len(bounds) == 3 else one
+        certain = False
         if isinstance(start, Host) and isinstance(stop, Host) and isinstance(step, Host):
-            turns = range(start.value, stop.value, step.value)  # Python's own TypeError and ValueError
+            # Python's own TypeError and ValueError, at each call
+            template = f"{self.prelude.bind(range)}({{}}, {{}}, {{}})"
+            counted = self.prelude.compute(template, [start, stop, step], range, may_fail=self.depth > 0)
+            if not self.prelude.decide(counted):
+                return
+            turns, certain = counted.value, True
             size = sum(1 for statement in node.body for _ in ast.walk(statement))
             short = len(turns) <= UNROLL_TURNS and len(turns) * size <= UNROLL_NODES
-            static = start.static and stop.static and step.static
-            if not turns and static:
-                return
+            static = counted.static
             if short and (static or self.structural_values(loc, turns) <= STRUCTURAL_VALUES):
                 for host in (start, stop, step):
                     self.prelude.pin(host)
@@ -142,9 +150,11 @@ class RegionLowering(CallLowering):
                 return
         if not isinstance(step, Host):
             raise FusionTypeError("the step of a range must be a number that Python has", loc)
-        self._counted_loop(node, start, stop, step)
+        if self.prelude.decide(self.prelude.compute("({} == 0)", [step], lambda value: value == 0)):
+            raise FusionValueError("range() arg 3 must not be zero", loc)
+        self._counted_loop(node, start, stop, step, certain)
 
-    def _counted_loop(self, node: ast.For, start: Abstract, stop: Abstract, step: Host) -> None:
+    def _counted_loop(self, node: ast.For, start: Abstract, stop: Abstract, step: Host, certain: bool) -> None:
         """``for`` as a loop of the kernel, with a counter of its own (the target may be assigned to)."""
         loc = loc_of(node)
         increasing = self.prelude.decide(self.prelude.compute("{} > 0", [step], lambda value: value > 0))
@@ -169,7 +179,8 @@ class RegionLowering(CallLowering):
             self.bind(node.target, now)
             self.env[counter] = self.op("add", [now, step], "operator", loc)
 
-        self.carried_loop(node.body, test, node, first, [advance, ast.Assign([node.target], advance.value)])
+        also = [advance, ast.Assign([node.target], advance.value)]
+        self.carried_loop(node.body, test, node, certain, first, also)
         del self.env[counter]
 
     def carried_loop(
@@ -177,10 +188,14 @@ class RegionLowering(CallLowering):
         body: Sequence[ast.stmt],
         test: Callable[[], int],
         node: ast.stmt,
+        certain: bool,
         first: Callable[[], None] | None = None,
         also: Sequence[ast.stmt] = (),
     ) -> None:
-        """A loop of the kernel: every variable that a turn assigns is carried."""
+        """A loop of the kernel: every variable that a turn assigns is carried.
+
+        `certain`: the first turn is taken by every element.
+        """
         loc = loc_of(node)
         names = self._carried([*body, *also])
         before = dict(self.env)
@@ -201,7 +216,8 @@ class RegionLowering(CallLowering):
                 initial.append(self.device_or_undefined(value, loc))
             position[name] = groups[key]
         arguments = tuple(self.builder.value() for _ in initial)
-        inside = [Device(value.id) for value in arguments]
+        unassigned = {position[name] for name in names if _is_partial(before.get(name, UNASSIGNED))}
+        inside = [Device(value.id, partial=k in unassigned) for k, value in enumerate(arguments)]
         self.env = {**before, **{name: inside[position[name]] for name in names}}
         with self.region() as test_nodes:
             condition = test()
@@ -224,7 +240,10 @@ class RegionLowering(CallLowering):
                 loc,
             )
         )
-        outside = [Device(value.id) for value in results]
+        partial = {position[name] for name in names if _is_partial(self.env[name])}
+        if not certain:
+            partial |= unassigned
+        outside = [Device(value.id, partial=k in partial) for k, value in enumerate(results)]
         self.env = {**before, **{name: outside[position[name]] for name in names}}
 
     def device_or_undefined(self, value: Abstract, loc: Loc | None) -> int:
@@ -286,15 +305,14 @@ class _Merge:
             if isinstance(first, Unassigned) or isinstance(second, Unassigned):
                 return UNASSIGNED
             raise FusionTypeError(
-                "a variable is a function or a type here, depending on elements: choose between results "
-                "instead",
+                "a variable is a function or a type here, depending on elements: choose between results instead",
                 self.loc,
             )
         ids = tuple(self.lowering.device_or_undefined(value, self.loc) for value in (first, second))
         value = self.lowering.builder.value()
         self.results.append(value)
         self.pairs.append((ids[0], ids[1]))
-        return Device(value.id)
+        return Device(value.id, partial=_is_partial(first) or _is_partial(second))
 
     def _tuples(self, first: Abstract, second: Abstract) -> Abstract:
         if isinstance(first, TupleValue) and isinstance(second, TupleValue):
@@ -309,6 +327,10 @@ class _Merge:
             "a variable is a tuple on one path and something else, or of another length, on the other",
             self.loc,
         )
+
+
+def _is_partial(value: Abstract) -> bool:
+    return isinstance(value, Unassigned) or (isinstance(value, Device) and value.partial)
 
 
 def _same_number(first: Abstract, second: Abstract) -> bool:

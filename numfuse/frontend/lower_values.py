@@ -17,11 +17,13 @@ from numfuse.frontend.prelude import Host
 class Device:
     """A value of the body. Two names for one array share the object, as they do in Python.
 
-    `origin` names the buffer whose unchanged contents this is: the caller's own array.
+    `origin` names the buffer whose unchanged contents this is: the caller's own array. `partial`: only some
+    paths assigned it, so reading it may be an error in the plain function.
     """
 
     id: int
     origin: str | None = None
+    partial: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -29,6 +31,7 @@ class TupleValue:
     """A Python tuple (or list display) whose items are known one by one."""
 
     items: tuple[Abstract, ...]
+    is_list: bool = False
 
 
 class Unassigned:

@@ -144,16 +144,16 @@ def _negative(w: Writer, x: Scalar) -> Scalar:
 
 DEFINITIONS: dict[str, Definition] = {
     "absolute": _absolute,
-    "add": _add,
     "floor_divide": _floor_divide,
     "fmod": _fmod,
     "left_shift": _left_shift,
-    "multiply": _multiply,
     "negative": _negative,
     "power": _power,
     "reciprocal": _reciprocal,
     "remainder": _remainder,
     "right_shift": _right_shift,
     "sign": _sign,
-    "subtract": _subtract,
 }
+
+# Only int64 needs these: narrower sums are computed in 64 bits, and unsigned ones promise nothing.
+WRAPPING: dict[str, Definition] = {"add": _add, "multiply": _multiply, "subtract": _subtract}

@@ -20,7 +20,9 @@ _ARITY = {
     **dict.fromkeys(
         ("arctan2", "copysign", "floor_divide", "fmax", "fmin", "fmod", "hypot", "left_shift", "maximum"), 2
     ),
-    **dict.fromkeys(("minimum", "power", "remainder", "right_shift", "select_max", "select_min", "add", "subtract", "multiply"), 2),
+    **dict.fromkeys(
+        ("minimum", "power", "remainder", "right_shift", "select_max", "select_min", "add", "subtract", "multiply"), 2
+    ),
 }
 _MIXED = (("uint64", "int64"), ("int64", "uint64"))
 
@@ -40,6 +42,7 @@ def _catalogue() -> dict[str, ScalarFunction]:
     found: dict[str, ScalarFunction] = {}
     families = (
         (integers.DEFINITIONS, _INTEGERS),
+        (integers.WRAPPING, ("int64",)),
         (floats.DEFINITIONS, _FLOATS),
         (selection.DEFINITIONS, _DTYPES),
     )

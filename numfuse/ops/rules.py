@@ -255,7 +255,7 @@ def plain_row(
 
 def strong(operand: Type) -> np.dtype:
     """The dtype of an operand; a weak number alone gets NumPy's default dtype for its kind."""
-    return operand.dtype if isinstance(operand, Weak) else operand
+    return operand.loop_dtype if isinstance(operand, Weak) else operand
 
 
 def joined(operands: Sequence[Type]) -> np.dtype:

@@ -115,9 +115,7 @@ class _Inference:
                 yields.append(self.cast(ref, dtype_of(ref.kind or Weak.FLOAT), None))
         block = self.builder.finish(tuple(yields))
         numbered = iter(yields)
-        typed = tuple(
-            ValueResult(next(numbered)) if isinstance(r, ValueResult) else r for r in program.results
-        )
+        typed = tuple(ValueResult(next(numbered)) if isinstance(r, ValueResult) else r for r in program.results)
         return replace(program, block=block, results=typed), list(self.guards)
 
     # ---- nodes
@@ -320,8 +318,7 @@ class _Inference:
                     self.node(child, inner)
                 arms.append((nodes, [inner[i] for i in block.yields]))
         kinds = [
-            self.join(first.kind, second.kind, node.loc)
-            for first, second in zip(arms[0][1], arms[1][1], strict=True)
+            self.join(first.kind, second.kind, node.loc) for first, second in zip(arms[0][1], arms[1][1], strict=True)
         ]
         blocks = [self.close(nodes, refs, kinds, node.loc) for nodes, refs in arms]
         values = tuple(self.builder.value(kind) for kind in kinds)
@@ -360,14 +357,10 @@ class _Inference:
         for old, new in zip(node.results, values, strict=True):
             env[old.id] = _Ref(new.type, "value", new.id)
 
-    def close(
-        self, nodes: list[Node], refs: list[_Ref], kinds: Sequence[Type | None], loc: Loc | None
-    ) -> Block:
+    def close(self, nodes: list[Node], refs: list[_Ref], kinds: Sequence[Type | None], loc: Loc | None) -> Block:
         """A block that yields `refs` in the joined types."""
         outer, self.builder.nodes = self.builder.nodes, nodes
-        yields = tuple(
-            self.cast(ref, dtype_of(kind or Weak.FLOAT), loc) for ref, kind in zip(refs, kinds, strict=True)
-        )
+        yields = tuple(self.cast(ref, dtype_of(kind or Weak.FLOAT), loc) for ref, kind in zip(refs, kinds, strict=True))
         self.builder.nodes = outer
         return Block(tuple(nodes), yields)
 
@@ -401,7 +394,9 @@ class _Inference:
         whole = np.dtype(np.uint64 if int(ref.number) > np.iinfo(np.int64).max else np.int64)  # type: ignore[call-overload]
         if ref.source == "host":
             limit = 2**63
-            self.guards[RangeGuard(ref.slot, *((limit, math.inf) if whole.kind == "u" else (-math.inf, limit - 1)))] = None
+            self.guards[RangeGuard(ref.slot, *((limit, math.inf) if whole.kind == "u" else (-math.inf, limit - 1)))] = (
+                None
+            )
         converted = self.cast(ref, whole, loc)
         return self.cast(_Ref(whole, "value", converted), dtype, loc)
 
@@ -435,9 +430,7 @@ def _convert(number: object, dtype: np.dtype, loc: Loc | None) -> np.generic:
         return zero
     try:
         with np.errstate(all="ignore"):
-            converted: np.generic = (
-                number.astype(dtype) if isinstance(number, np.generic) else dtype.type(number)
-            )
+            converted: np.generic = number.astype(dtype) if isinstance(number, np.generic) else dtype.type(number)
             return converted
     except OverflowError as error:
         raise FusionOverflowError(str(error), loc) from None
