@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import inspect
 import threading
@@ -10,15 +9,15 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from numfuse import arrays
 from numfuse.arrays import Adapter, Refusal
-from numfuse.errors import FusionTypeError, FusionValueError, Loc
+from numfuse.errors import FusionError, FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
+from numfuse.frontend.lower_values import HostParameter
+from numfuse.keys import SIGNERS, array_dtype, identifier, kind_key, parameter_of, signer, unchanged
 from numfuse.launch import Options, build_plan
-from numfuse.pipeline import Variant, array_parameter, build_variant, host_parameter
+from numfuse.pipeline import Variant, build_variant
 from numfuse.runner import Run
 
 P = ParamSpec("P")
@@ -27,26 +26,7 @@ R = TypeVar("R")
 # Signatures that one fused function remembers; a program that calls with ever new shapes stays bounded.
 MAX_PLANS = 2048
 
-_STRUCTURAL = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    type,
-    np.ufunc,
-    np.dtype,
-    str,
-    bytes,
-    enum.Enum,
-    type(None),
-    type(...),
-)
-
-
-_BY_VALUE = (str, bytes, np.dtype, enum.Enum, type, types.MethodType, type(None), type(...))
-
-# Names of a method's own object: its methods are inlined, its attributes read at each call.
+# Names of a method's own object.
 _RECEIVERS = ("self", "cls")
 
 
@@ -170,7 +150,7 @@ class Fused(Generic[P, R]):
                 f"{function!r} has no Python signature, so it has no Python source either: fuse a function "
                 f"written in Python"
             ) from error
-        self._kernel_name = _identifier(name or str(getattr(plain, "__name__", type(function).__name__)))
+        self._kernel_name = identifier(name or str(getattr(plain, "__name__", type(function).__name__)))
         self._names = tuple(self.__signature__.parameters)
         self._simple = all(
             p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
@@ -215,7 +195,7 @@ class Fused(Generic[P, R]):
         if kwargs or len(args) != len(self._names) or self._keyword_only or not self._simple:
             values = self._bind(args, kwargs)
         try:
-            key = tuple([_SIGNERS[type(value)](value) for value in values])
+            key = tuple([SIGNERS[type(value)](value) for value in values])
         except KeyError:
             key = self._sign(values)
         except Refusal:
@@ -225,7 +205,7 @@ class Fused(Generic[P, R]):
             return self.py_func(*args, **kwargs)
         for prelude, run, captured in entries:
             slots = prelude(*values)
-            if slots is not None and (not captured or _unchanged(captured, slots)):
+            if slots is not None and (not captured or unchanged(captured, slots)):
                 answer: R = run(values, slots)
                 return answer
         first: R = self._first_call(key, values, args, kwargs)
@@ -248,7 +228,7 @@ class Fused(Generic[P, R]):
         key = []
         for name, value in zip(self._names, values, strict=True):
             try:
-                key.append(_signer(value)(value))
+                key.append(signer(value)(value))
             except Refusal as refusal:
                 raise refusal.named(name) from None
         return tuple(key)
@@ -256,21 +236,30 @@ class Fused(Generic[P, R]):
     def _first_call(
         self, key: tuple[Any, ...], values: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        try:
+            run, slots = self._prepare(key, values)
+        except FusionError as error:
+            # The compiler's own frames would bury the place that the message points at.
+            raise error.with_traceback(None) from error.__cause__
+        return self.py_func(*args, **kwargs) if run is None else run(values, slots)
+
+    def _prepare(self, key: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
+        """What answers calls with this key, and the prelude's values of this call; None for the plain function."""
         with self._lock:
             adapter = self._common_adapter(values)
             if adapter is None:
                 self._plans[key] = None
-                return self.py_func(*args, **kwargs)
+                return None, ()
             variant, slots = self._variant(values)
             plan = build_plan(variant, self._names, values, slots, adapter, self._options)
-            captured = tuple((slot, _signer(slots[slot])(slots[slot])) for _, slot in variant.captured)
+            captured = tuple((slot, signer(slots[slot])(slots[slot])) for _, slot in variant.captured)
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             entries = self._plans.setdefault(key, [])
             if entries is not None:  # the newest first: it is the likeliest to be asked for again
                 entries.insert(0, (variant.prelude, plan.run, captured))
                 del entries[64:]
-        return plan.run(values, slots)
+        return plan.run, slots
 
     def _common_adapter(self, values: tuple[Any, ...]) -> Adapter | None:
         """The library of the arrays; None if there are no arrays."""
@@ -296,22 +285,42 @@ class Fused(Generic[P, R]):
 
     def _variant(self, values: tuple[Any, ...]) -> tuple[Variant, tuple[Any, ...]]:
         """The variant for these arguments, and the values of its prelude."""
-        parameters = {name: _parameter(name, value) for name, value in zip(self._names, values, strict=True)}
-        kinds = tuple(_kind_key(parameter) for parameter in parameters.values())
+        parameters = {name: parameter_of(name, value) for name, value in zip(self._names, values, strict=True)}
+        kinds = tuple(kind_key(parameter) for parameter in parameters.values())
         if len(self._variants) >= MAX_PLANS:  # a new lambda as an argument of each call, say
             self._variants.clear()
         variants = self._variants.setdefault(kinds, [])
         for variant in variants:
             slots = variant.prelude(*values)
             if slots is not None and all(
-                _array_dtype(slots[slot], name) == variant.program.buffer(name).dtype for name, slot in variant.captured
+                array_dtype(slots[slot], name) == variant.program.buffer(name).dtype for name, slot in variant.captured
             ):
                 return variant, slots
-        variant = build_variant(self.py_func, self._kernel_name, parameters, _array_dtype, self._structural_values)
+        variant = self._build(parameters)
         variants.insert(0, variant)
         del variants[64:]
         self.nout = len(variant.program.results)
         return variant, variant.lowered.host_values
+
+    def _build(self, parameters: dict[str, Parameter]) -> Variant:
+        """Lower for these arguments.
+
+        The object of a method is first taken as any other object, whose attributes Python reads at each call, so
+        that one lowering serves all instances. Calls of its own methods on elements need to know which they
+        are: then the lowering is for this one instance.
+        """
+
+        def build(chosen: dict[str, Parameter]) -> Variant:
+            return build_variant(self.py_func, self._kernel_name, chosen, array_dtype, self._structural_values)
+
+        first = self._names[0] if self._names else ""
+        receiver = parameters.get(first) if first in _RECEIVERS else None
+        if not isinstance(receiver, HostParameter):
+            return build(parameters)
+        try:
+            return build(parameters)
+        except FusionError:
+            return build({**parameters, first: Static(receiver.value)})
 
     def _structural_values(self, loc: Loc | None, value: object) -> int:
         seen = self._structural.setdefault(loc, set())
@@ -352,81 +361,3 @@ class Fused(Generic[P, R]):
         with self._lock:
             variant, slots = self._variant(values)
         return explain(variant, self._names, values, slots, adapter, self._options, target)
-
-
-# --------------------------------------------------------------------------------------------------------
-# What a call's key holds for each argument: for an array what its adapter says, for a number its type, for
-# something structural the object itself.
-
-_SIGNERS: dict[type, Callable[[Any], Any]] = dict.fromkeys(
-    (bool, int, float, complex, *set(np.sctypeDict.values()), tuple, list, dict), type
-)
-
-
-def _signer(value: Any) -> Callable[[Any], Any]:
-    kind = type(value)
-    found = _SIGNERS.get(kind)
-    if found is None:
-        adapter = arrays.adapter_of(value)
-        other = _structural_key if _is_structural(value) else type
-        found = other if adapter is None else adapter.signature
-        _SIGNERS[kind] = found
-    return found
-
-
-def _is_structural(value: object) -> bool:
-    return isinstance(value, _STRUCTURAL) or callable(value)
-
-
-def _structural_key(value: Any) -> Any:
-    """By value where equal ones are the same thing, by identity where an object may have state."""
-    return ("static", type(value), value) if isinstance(value, _BY_VALUE) else _Identity(value)
-
-
-class _Identity:
-    """Compares an object by identity, and keeps it alive so that the identity stays its own."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _unchanged(captured: tuple[tuple[int, Any], ...], slots: tuple[Any, ...]) -> bool:
-    """Whether captured arrays still have the signatures that a plan was made for."""
-    return all(_signer(slots[slot])(slots[slot]) == signature for slot, signature in captured)
-
-
-def _parameter(name: str, value: Any) -> Parameter:
-    dtype = _array_dtype(value, name)
-    if dtype is not None:
-        return array_parameter(value, dtype)
-    return Static(value) if name in _RECEIVERS or _is_structural(value) else host_parameter(value)
-
-
-def _array_dtype(value: Any, name: str) -> np.dtype | None:
-    """The dtype of an array; None for anything else."""
-    try:
-        adapter = arrays.adapter_of(value)
-        return None if adapter is None else adapter.info(value).dtype
-    except Refusal as refusal:
-        raise refusal.named(name) from None
-
-
-def _kind_key(parameter: Parameter) -> Any:
-    if isinstance(parameter, Static):
-        return _structural_key(parameter.value)
-    element = getattr(parameter, "element", None)
-    return ("array", element.type) if element is not None else type(getattr(parameter, "value", None))
-
-
-def _identifier(name: str) -> str:
-    """The name as a Python identifier: ``<lambda>`` becomes ``fused_lambda``."""
-    if name == "<lambda>":
-        return "fused_lambda"
-    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
-    return text if text.isidentifier() else f"fused_{text}"

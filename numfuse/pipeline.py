@@ -39,7 +39,7 @@ from numfuse.frontend.binding import Kind, Static
 from numfuse.frontend.inline import Inlined, inline
 from numfuse.frontend.lower import Lowered, Parameter, lower
 from numfuse.frontend.lower_calls import is_conversion
-from numfuse.frontend.lower_values import ArrayParameter, HostParameter
+from numfuse.frontend.lower_values import ArrayParameter
 from numfuse.frontend.prelude import Prelude
 from numfuse.passes.shapes import annotate
 from numfuse.passes.simplify import common_subexpressions, dead_code
@@ -133,11 +133,6 @@ def build_variant(
 def array_parameter(array: object, dtype: np.dtype) -> ArrayParameter:
     """A parameter that is an array of this dtype."""
     return ArrayParameter(array, Value(-1, dtype))
-
-
-def host_parameter(value: object) -> HostParameter:
-    """A parameter that Python has."""
-    return HostParameter(value)
 
 
 def _kind(parameter: Parameter) -> Kind | Static:

@@ -108,7 +108,8 @@ def test_integers_out_of_range():
             with pytest.raises(OverflowError) as caught:
                 fused(BYTES, value)
             assert isinstance(caught.value, FusionOverflowError)
-            assert str(caught.value).startswith(f"Python integer {value} out of bounds for int8")
+            assert caught.value.message == f"Python integer {value} out of bounds for int8"
+            assert caught.value.loc is not None
         if not first_call_fails:
             break
         for value in (127, -128, 0):
@@ -228,6 +229,31 @@ def test_arrays_that_are_refused_by_name(array, kind, message):
     same(fused(X, X), X + X)
 
 
+def test_unpacking_and_printing_and_text():
+    def unpacked(x):
+        a, b = x, x, x
+        return a + b
+
+    def printing(x):
+        print(x)
+        return x
+
+    cases = (
+        (unpacked, ValueError, "too many values to unpack (expected 2, got 3)"),
+        (
+            printing,
+            TypeError,
+            "print() of elements is not supported in a fused function: return the value and print that",
+        ),
+        (lambda x: x + "a", TypeError, "this value is of type str, and only numbers and arrays can enter a kernel: "),
+    )
+    for function, kind, message in cases:
+        with pytest.raises(kind) as caught:
+            fuse(function)(X)
+        assert isinstance(caught.value, FusionError)
+        assert caught.value.message.startswith(message)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -317,7 +343,8 @@ def test_explain_raises_what_the_call_raises():
 
 
 def test_the_family_is_public():
-    names = [name for name in numfuse.__all__ if name.startswith("Fusion")]
-    assert len(names) == 10
+    names = {name for name in numfuse.__all__ if name.startswith("Fusion")}
+    kinds = "Attribute Index Key Name NotImplemented Overflow Recursion Syntax Type Value".split()
+    assert names == {"FusionError", *(f"Fusion{kind}Error" for kind in kinds)}
     for name in names:
         assert issubclass(getattr(numfuse, name), FusionError)

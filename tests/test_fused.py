@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -235,6 +236,15 @@ def test_attributes_of_a_ufunc():
     assert copy.copy(fused) is copy.deepcopy(fused) is fused
     assert callable(fused)
     assert not hasattr(fused, "factor")
+
+
+@fuse
+def decorated(x: Any) -> Any:
+    return x + 1
+
+
+def test_a_decorated_function_pickles_by_name():
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
 
 
 # --------------------------------------------------------------------------------------------------------

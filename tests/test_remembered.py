@@ -276,3 +276,11 @@ def test_plans_stay_bounded(monkeypatch):
         same(fused(X[:1].repeat(size)), X[:1].repeat(size) * 2)
         assert len(fused._plans) <= 8
     assert kernels(fused) == 1
+
+
+def test_functions_as_arguments_stay_bounded(monkeypatch):
+    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 8)
+    fused = fuse(lambda x, function: function(x))
+    for k in range(30):
+        same(fused(X, lambda v, k=k: v + k), X + k)
+        assert len(fused._variants) <= 8

@@ -11,9 +11,10 @@ import numpy as np
 
 from numfuse import ops
 from numfuse.body import Program
-from numfuse.fused import _parameter
+from numfuse.frontend.binding import Static
 from numfuse.interpreter import interpret
-from numfuse.pipeline import Variant, build_variant
+from numfuse.frontend.lower_values import HostParameter as host_parameter
+from numfuse.pipeline import Variant, array_parameter, build_variant
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,14 @@ def typed(function: Callable[..., Any], *args: Any) -> Typed:
     """Lower and type a function for arguments."""
     bound = inspect.signature(function).bind(*args)
     bound.apply_defaults()
-    parameters = {name: _parameter(name, value) for name, value in bound.arguments.items()}
+    parameters = {
+        name: array_parameter(value, value.dtype)
+        if isinstance(value, np.ndarray)
+        else Static(value)
+        if callable(value)
+        else host_parameter(value)
+        for name, value in bound.arguments.items()
+    }
     variant = build_variant(
         function,
         "f",

@@ -12,7 +12,8 @@ from numfuse import ops
 from numfuse.body import CastRule, Type, Weak
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError, Loc
 from numfuse.frontend.binding import Static
-from numfuse.frontend.lower_expressions import ExpressionLowering, hosts_of, loc_of
+from numfuse.frontend.lower_access import AccessLowering
+from numfuse.frontend.lower_expressions import hosts_of, loc_of
 from numfuse.frontend.lower_values import Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host
 
@@ -21,7 +22,7 @@ _CAST_RULES: dict[str, CastRule] = {"unsafe": "unsafe", "same_kind": "same_kind"
 _BUILTINS = (min, max, pow, divmod, len)
 
 
-class CallLowering(ExpressionLowering):
+class CallLowering(AccessLowering):
     """Calls of everything that the inliner left in place."""
 
     def _call(self, node: ast.Call) -> Abstract:

@@ -18,8 +18,6 @@ from numfuse import ops
 from numfuse.body import Block, Cast, CastRule, Const, HostArg, If, Load, Node, Op, Type, Value, Version
 from numfuse.dtypes.rules import host_type
 from numfuse.errors import (
-    FusionAttributeError,
-    FusionIndexError,
     FusionNameError,
     FusionNotImplementedError,
     FusionSyntaxError,
@@ -119,6 +117,8 @@ class ExpressionLowering:
         if isinstance(value, Device):
             return value.id
         if isinstance(value, Host):
+            if isinstance(value.value, np.ndarray) and value.value.ndim == 0:  # what np.where makes of numbers
+                value = self.prelude.compute("{}[()]", [value], lambda array: array[()])
             kind = host_type(value.value)
             if kind is None:
                 raise FusionTypeError(
@@ -372,72 +372,6 @@ class ExpressionLowering:
         self.builder.add(If(results, taken.id, *blocks, loc))
         merged = tuple(Device(value.id) for value in results)
         return TupleValue(merged) if tuples else merged[0]
-
-    # ---- attributes and subscripts
-
-    def _attribute(self, node: ast.Attribute) -> Abstract:
-        base = self.as_host(self.expr(node.value))
-        name = node.attr
-        if isinstance(base, Host):
-            return self.prelude.compute(f"{{}}.{name}", [base], operator.attrgetter(name), may_fail=self.depth > 0)
-        if isinstance(base, Device):
-            return self._array_attribute(base, name, loc_of(node))
-        raise FusionAttributeError(f"a tuple has no attribute {name}", loc_of(node))
-
-    def _array_attribute(self, base: Device, name: str, loc: Loc | None) -> Abstract:
-        if name in ("dtype", "shape", "ndim", "size"):
-            if base.origin is None:
-                raise FusionNotImplementedError(
-                    f".{name} of a computed value is not there yet: ask an argument of the function", loc
-                )
-            if name == "dtype":  # part of the key, hence the same in every call of this lowering
-                return self.prelude.static(self.dtypes[base.origin])
-            array = self.arrays[base.origin]
-            return self.prelude.evaluate(f"{self.codes[base.origin]}.{name}", getattr(array, name))
-        if name in ("T", "mT", "real", "imag", "flat"):
-            raise FusionNotImplementedError(f".{name} is not there yet: pass that view as an argument", loc)
-        raise FusionAttributeError(
-            f"arrays have no attribute {name} inside a fused function: dtype, shape, ndim and size can be "
-            f"asked, and the methods astype and clip called",
-            loc,
-        )
-
-    def _subscript(self, node: ast.Subscript) -> Abstract:
-        base = self.expr(node.value)
-        loc = loc_of(node)
-        if isinstance(base, Device):
-            raise FusionNotImplementedError(
-                "indexing an array inside a fused function is not there yet: pass the view as an argument, "
-                "for instance f(x[1:], x[:-1])",
-                loc,
-            )
-        index = self._slice(node.slice) if isinstance(node.slice, ast.Slice) else self.expr(node.slice)
-        if not isinstance(index, Host):
-            raise FusionTypeError(
-                "an index computed from elements needs a table in memory, which is not there yet: choose "
-                "with np.where or if",
-                loc,
-            )
-        if isinstance(base, TupleValue):
-            position = index.value if isinstance(index.value, slice) else self.prelude.pin(index)
-            try:
-                chosen = base.items[position]
-            except IndexError as error:
-                raise FusionIndexError(f"{error}: the tuple has {len(base.items)} items", loc) from None
-            return TupleValue(chosen) if isinstance(chosen, tuple) else chosen
-        host = self.as_host(base)
-        if not isinstance(host, Host):
-            raise FusionTypeError("this can't be indexed", loc)
-        return self.prelude.compute("{}[{}]", [host, index], operator.getitem, may_fail=self.depth > 0)
-
-    def _slice(self, node: ast.Slice) -> Host:
-        parts = []
-        for part in (node.lower, node.upper, node.step):
-            value = self.prelude.static(None) if part is None else self.expr(part)
-            if not isinstance(value, Host):
-                raise FusionTypeError("a slice needs bounds that Python has", loc_of(node))
-            parts.append(self.prelude.pin(value))
-        return self.prelude.static(slice(*parts))
 
 
 def loc_of(node: ast.AST) -> Loc | None:

@@ -7,9 +7,8 @@ numbers stay numbers until something strong decides their dtype; then they are c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -38,41 +37,10 @@ from numfuse.errors import (
     FusionNotImplementedError,
     FusionOverflowError,
     FusionTypeError,
-    FusionValueError,
     Loc,
 )
 from numfuse.passes.builder import Builder
-
-COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
-# What a comparison with an integer above (or below) every value of the dtype is: NumPy compares by value.
-_WHEN_ABOVE = {"equal": False, "not_equal": True, "less": True, "less_equal": True}
-_WHEN_BELOW = {"equal": False, "not_equal": True, "greater": True, "greater_equal": True}
-_MIRRORED = {
-    "less": "greater",
-    "greater": "less",
-    "less_equal": "greater_equal",
-    "greater_equal": "less_equal",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RangeGuard:
-    """The typed program holds only while ``low <= value of slot <= high``."""
-
-    slot: int
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Ref:
-    """A value during inference: computed (`id`), or a number that waits for its dtype."""
-
-    kind: Type | None  # None: undefined
-    source: Literal["value", "const", "host"]
-    id: int = -1
-    number: object = None  # const: the number; host: its value in this call, for range checks
-    slot: int = -1
+from numfuse.passes.special_types import CLIPS, COMPARISONS, RangeGuard, Ref, SpecialTyping
 
 
 def infer(program: Program, rules: Rules, host_values: Sequence[object]) -> tuple[Program, list[RangeGuard]]:
@@ -91,11 +59,7 @@ def infer(program: Program, rules: Rules, host_values: Sequence[object]) -> tupl
     return _Inference(rules, host_values).run(program)
 
 
-# The rows that np.clip lowers to, and the bounds that each one has.
-_CLIPS = {"clip": ("low", "high"), "clip_low": ("low",), "clip_high": ("high",)}
-
-
-class _Inference:
+class _Inference(SpecialTyping):
     def __init__(self, rules: Rules, host_values: Sequence[object]) -> None:
         self.rules = rules
         self.host_values = host_values
@@ -104,7 +68,7 @@ class _Inference:
         self.numbers: dict[object, int] = {}
 
     def run(self, program: Program) -> tuple[Program, list[RangeGuard]]:
-        env: dict[int, _Ref] = {}
+        env: dict[int, Ref] = {}
         for node in program.block.nodes:
             self.node(node, env)
         results = iter(program.block.yields)
@@ -120,7 +84,7 @@ class _Inference:
 
     # ---- nodes
 
-    def node(self, node: Node, env: dict[int, _Ref]) -> None:
+    def node(self, node: Node, env: dict[int, Ref]) -> None:
         try:
             self._node(node, env)
         except FusionError:
@@ -134,16 +98,16 @@ class _Inference:
         except TypeError as error:
             raise FusionTypeError(str(error), node.loc) from None
 
-    def _node(self, node: Node, env: dict[int, _Ref]) -> None:
+    def _node(self, node: Node, env: dict[int, Ref]) -> None:
         match node:
             case Const(result, value):
-                env[result.id] = _Ref(host_type(value), "const", number=value)
+                env[result.id] = Ref(host_type(value), "const", number=value)
             case HostArg(result, slot):
-                env[result.id] = _Ref(result.type, "host", number=self.host_values[slot], slot=slot)
+                env[result.id] = Ref(result.type, "host", number=self.host_values[slot], slot=slot)
             case Load(result):
                 fresh = self.builder.value(check_supported(_known(result.type)))
                 self.builder.entry.append(replace(node, result=fresh))
-                env[result.id] = _Ref(fresh.type, "value", fresh.id)
+                env[result.id] = Ref(fresh.type, "value", fresh.id)
             case Op(results, row, operands):
                 refs = [env[i] for i in operands]
                 for value, ref in zip(results, self.operation(node, row, refs), strict=True):
@@ -159,10 +123,10 @@ class _Inference:
                     f"{type(node).__name__} nodes are not compiled in this version", node.loc
                 )
 
-    def operation(self, node: Op, row: str, refs: list[_Ref]) -> list[_Ref]:
+    def operation(self, node: Op, row: str, refs: list[Ref]) -> list[Ref]:
         if row == "assign":
             return [self.assign(node, *refs)]
-        if row in _CLIPS:
+        if row in CLIPS:
             row, refs = self.clip(row, refs)
         types = tuple(ref.kind or Weak.FLOAT for ref in refs)
         if row in COMPARISONS and len(refs) == 2:
@@ -190,106 +154,12 @@ class _Inference:
         loop: tuple[np.dtype, ...],
         outputs: tuple[Type, ...],
         node: Op,
-    ) -> list[_Ref]:
+    ) -> list[Ref]:
         values = tuple(self.builder.value(kind) for kind in outputs)
         self.builder.add(Op(values, row, operands, node.spelling, loop, node.loc))
-        return [_Ref(value.type, "value", value.id) for value in values]
+        return [Ref(value.type, "value", value.id) for value in values]
 
-    def clip(self, row: str, refs: list[_Ref]) -> tuple[str, list[_Ref]]:
-        """``np.clip`` leaves out a bound that is a Python integer beyond the dtype's range."""
-        kept = []
-        for name, ref in zip(_CLIPS[row], refs[1:], strict=True):
-            kind = refs[0].kind
-            if ref.kind is Weak.INT and ref.source != "value" and isinstance(kind, np.dtype) and kind.kind in "iu":
-                limit = int(getattr(np.iinfo(kind), "min" if name == "low" else "max"))
-                number = int(ref.number)  # type: ignore[call-overload]
-                beyond = number <= limit if name == "low" else number >= limit
-                inside = (limit + 1, math.inf) if name == "low" else (-math.inf, limit - 1)
-                outside = (-math.inf, limit) if name == "low" else (limit, math.inf)
-                if ref.source == "host":
-                    self.guards[RangeGuard(ref.slot, *(outside if beyond else inside))] = None
-                if beyond:
-                    continue
-            kept.append((name, ref))
-        names = tuple(name for name, _ in kept)
-        operation = {("low", "high"): "clip", ("low",): "maximum", ("high",): "minimum", (): "positive"}[names]
-        return operation, [refs[0], *(ref for _, ref in kept)]
-
-    def assign(self, node: Op, target: _Ref, value: _Ref) -> _Ref:
-        """``target op= value`` on an array: the target keeps its dtype and its shape."""
-        kind = target.kind
-        if kind is None or isinstance(kind, Weak):
-            return value
-        given = value.kind or kind
-        asked = given.python(0) if isinstance(given, Weak) else given
-        fits = (
-            np.can_cast(np.result_type(asked, kind), kind, "same_kind")
-            if isinstance(given, Weak)
-            else np.can_cast(given, kind, "same_kind")
-        )
-        if not fits:
-            raise FusionTypeError(
-                f"Cannot cast the result from dtype('{dtype_of(given)}') to dtype('{kind}') in place with "
-                f"casting rule 'same_kind': write a = a + b, which makes a new array of the wider dtype",
-                node.loc,
-            )
-        old, new = self.cast(target, kind, node.loc), self.cast(value, kind, node.loc)
-        return self.emit("assign", (old, new), (kind, kind), (kind,), node)[0]
-
-    def power(self, node: Op, refs: list[_Ref], loop: np.dtype, out: Type) -> _Ref | None:
-        """Exponents known to be whole and small are products; negative ones of integers are NumPy's error.
-
-        An exponent 0.5 or -1 of an array (spelling "array") is the square root or the reciprocal, as in NumPy.
-        """
-        base, exponent = refs
-        if exponent.source == "value" or not isinstance(exponent.number, int | float | np.number):
-            return None
-        if loop.kind in "iu":
-            if exponent.number < 0:
-                raise FusionValueError("Integers to negative integer powers are not allowed.", node.loc)
-            if exponent.source == "host":
-                self.guards[RangeGuard(exponent.slot, 0, math.inf)] = None
-        if exponent.source != "const" or loop.kind not in "iuf":
-            return None
-        number = exponent.number
-        if node.spelling == "array" and loop.kind == "f" and number in (0.5, -1):
-            row = "sqrt" if number == 0.5 else "reciprocal"
-            return self.emit(row, (self.cast(base, loop, node.loc),), (loop,), (out,), node)[0]
-        if number not in ((2, 3, 4) if loop.kind == "f" else (2,)):
-            return None
-        x = self.cast(base, loop, node.loc)
-        square = self.emit("multiply", (x, x), (loop, loop), (out,), node)[0]
-        if number == 2:
-            return square
-        other = x if number == 3 else square.id
-        return self.emit("multiply", (square.id, other), (loop, loop), (out,), node)[0]
-
-    def out_of_range(self, node: Op, row: str, refs: list[_Ref]) -> _Ref | None:
-        """A comparison of an integer dtype with a Python int that does not fit it."""
-        for position, (number, array) in enumerate(((refs[1], refs[0]), (refs[0], refs[1]))):
-            kind = array.kind
-            if number.kind is not Weak.INT or number.source == "value":
-                continue
-            if not isinstance(kind, np.dtype) or kind.kind not in "iu" or array.source != "value":
-                continue
-            value = int(number.number)  # type: ignore[call-overload]
-            info = np.iinfo(kind)
-            low, high = int(info.min), int(info.max)
-            span: tuple[float, float] = (low, high)
-            if not low <= value <= high:
-                span = (high + 1, math.inf) if value > high else (-math.inf, low - 1)
-            if number.source == "host":
-                self.guards[RangeGuard(number.slot, *span)] = None
-            if low <= value <= high:
-                return None
-            asked = row if position == 0 else _MIRRORED.get(row, row)
-            truth = (_WHEN_ABOVE if value > high else _WHEN_BELOW).get(asked, False)
-            # x == x for a true one, x != x for a false one: integers, so this is exact and keeps x's shape.
-            same = "equal" if truth else "not_equal"
-            return self.emit(same, (array.id, array.id), (kind, kind), (np.dtype(bool),), node)[0]
-        return None
-
-    def explicit_cast(self, node: Cast, ref: _Ref, kind: Type) -> _Ref:
+    def explicit_cast(self, node: Cast, ref: Ref, kind: Type) -> Ref:
         dtype = dtype_of(check_supported(kind))
         if node.rule != "unsafe" and ref.kind is not None and not isinstance(ref.kind, Weak):
             rule: Literal["same_kind", "safe"] = "safe" if node.rule == "safe" else "same_kind"
@@ -301,14 +171,14 @@ class _Inference:
         if ref.kind == kind:
             return ref
         if ref.source != "value" or dtype_of(_known(ref.kind)) == dtype:
-            return _Ref(kind, "value", self.cast(ref, dtype, node.loc))
+            return Ref(kind, "value", self.cast(ref, dtype, node.loc))
         result = self.builder.value(kind)
         self.builder.add(Cast(result, ref.id, node.rule, node.loc))
-        return _Ref(kind, "value", result.id)
+        return Ref(kind, "value", result.id)
 
     # ---- regions
 
-    def branch(self, node: If, env: dict[int, _Ref]) -> None:
+    def branch(self, node: If, env: dict[int, Ref]) -> None:
         condition = self.truth(env[node.condition], node.loc)
         arms = []
         for block in (node.then, node.orelse):
@@ -324,15 +194,15 @@ class _Inference:
         values = tuple(self.builder.value(kind) for kind in kinds)
         self.builder.add(If(values, condition, blocks[0], blocks[1], node.loc))
         for old, new in zip(node.results, values, strict=True):
-            env[old.id] = _Ref(new.type, "value", new.id)
+            env[old.id] = Ref(new.type, "value", new.id)
 
-    def loop(self, node: Loop, env: dict[int, _Ref]) -> None:
+    def loop(self, node: Loop, env: dict[int, Ref]) -> None:
         kinds = [env[i].kind for i in node.initial]
         while True:  # joins only grow, and there are finitely many dtypes
             arguments = tuple(self.builder.value(kind) for kind in kinds)
             inner = dict(env)
             for old, new in zip(node.arguments, arguments, strict=True):
-                inner[old.id] = _Ref(new.type, "value", new.id)
+                inner[old.id] = Ref(new.type, "value", new.id)
             with self.builder.block() as test_nodes:
                 test_env = dict(inner)
                 for child in node.condition.nodes:
@@ -355,9 +225,9 @@ class _Inference:
         condition = Block(tuple(test_nodes), (test,))
         self.builder.add(Loop(values, initial, arguments, condition, body, node.trip, node.loc))
         for old, new in zip(node.results, values, strict=True):
-            env[old.id] = _Ref(new.type, "value", new.id)
+            env[old.id] = Ref(new.type, "value", new.id)
 
-    def close(self, nodes: list[Node], refs: list[_Ref], kinds: Sequence[Type | None], loc: Loc | None) -> Block:
+    def close(self, nodes: list[Node], refs: list[Ref], kinds: Sequence[Type | None], loc: Loc | None) -> Block:
         """A block that yields `refs` in the joined types."""
         outer, self.builder.nodes = self.builder.nodes, nodes
         yields = tuple(self.cast(ref, dtype_of(kind or Weak.FLOAT), loc) for ref, kind in zip(refs, kinds, strict=True))
@@ -377,7 +247,7 @@ class _Inference:
 
     # ---- conversions
 
-    def truth(self, ref: _Ref, loc: Loc | None) -> int:
+    def truth(self, ref: Ref, loc: Loc | None) -> int:
         """The value as a condition."""
         boolean = np.dtype(bool)
         if ref.kind == boolean:
@@ -387,23 +257,10 @@ class _Inference:
         self.builder.add(Op((result,), "truth", (self.cast(ref, dtype, loc),), "ufunc", (dtype,), loc))
         return result.id
 
-    def wrapped(self, ref: _Ref, dtype: np.dtype, loc: Loc | None) -> int:
-        """The id of an operand of ``np.where``, which makes an int64 of a Python integer and casts that."""
-        if ref.kind is not Weak.INT or ref.source == "value" or dtype.kind not in "iu":
-            return self.cast(ref, dtype, loc)
-        whole = np.dtype(np.uint64 if int(ref.number) > np.iinfo(np.int64).max else np.int64)  # type: ignore[call-overload]
-        if ref.source == "host":
-            limit = 2**63
-            self.guards[RangeGuard(ref.slot, *((limit, math.inf) if whole.kind == "u" else (-math.inf, limit - 1)))] = (
-                None
-            )
-        converted = self.cast(ref, whole, loc)
-        return self.cast(_Ref(whole, "value", converted), dtype, loc)
-
-    def cast(self, ref: _Ref, dtype: np.dtype, loc: Loc | None) -> int:
+    def cast(self, ref: Ref, dtype: np.dtype, loc: Loc | None) -> int:
         """The id of the value in that dtype."""
         if ref.kind is None:  # carried into a loop without a value; its type comes with the next walk
-            ref = _Ref(None, "const", number=UNDEFINED)
+            ref = Ref(None, "const", number=UNDEFINED)
         if ref.source == "value":
             if dtype_of(_known(ref.kind)) == dtype:
                 return ref.id
