@@ -59,7 +59,8 @@ def signer(value: Any) -> Callable[[Any], Any]:
 
 def is_structural(value: object) -> bool:
     """Whether a value decides which code there is: a function, a module, a type, a string, None."""
-    return isinstance(value, _STRUCTURAL) or callable(value)
+    # A member of an IntEnum is a number.
+    return not isinstance(value, int | float | complex) and (isinstance(value, _STRUCTURAL) or callable(value))
 
 
 def structural_key(value: Any) -> Any:

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from numfuse import ops
 from numfuse.arrays import is_array
 from numfuse.backends.element import ElementFunction
 from numfuse.backends.emit import emit
@@ -38,7 +37,7 @@ from numfuse.errors import Loc
 from numfuse.frontend.binding import Kind, Static
 from numfuse.frontend.inline import Inlined, inline
 from numfuse.frontend.lower import Lowered, Parameter, lower
-from numfuse.frontend.lower_calls import is_conversion
+from numfuse.frontend.lower_calls import is_lowered
 from numfuse.frontend.lower_values import ArrayParameter
 from numfuse.frontend.prelude import Prelude
 from numfuse.passes.shapes import annotate
@@ -111,7 +110,7 @@ def build_variant(
         function,
         kinds,
         is_array=is_array,
-        operation=lambda obj: ops.is_operation(obj) or is_conversion(obj),
+        operation=is_lowered,
     )
     lowered = lower(inlined, parameters, array_type, structural_values)
     program, guards = infer(lowered.program, rules, lowered.host_values)

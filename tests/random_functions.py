@@ -42,9 +42,15 @@ class _Writer:
     """Draws expressions over the names in scope."""
 
     def __init__(
-        self, draw: Callable[..., Any], names: list[str], numbers: list[str], whole: Set[str] = frozenset()
+        self,
+        draw: Callable[..., Any],
+        names: list[str],
+        numbers: list[str],
+        whole: Set[str] = frozenset(),
+        steady: str = "",
     ) -> None:
         self.draw = draw
+        self.steady = steady  # "float" or "int": every expression is of that kind
         self.whole = whole  # names of arrays of integers or bools
         self.helper = bool(names) and names[0] != "a"  # the helper itself has no helper
         self.names = names
@@ -59,6 +65,10 @@ class _Writer:
         return self.pick(*self.names, *self.numbers)
 
     def literal(self) -> str:
+        if self.steady == "float":
+            return self.pick("0.0", "1.0", "0.5", "2.0", "1.25", "-1.5", "100.0")
+        if self.steady == "int":
+            return self.pick("0", "1", "2", "3", "5", "100")
         return self.pick("0", "1", "2", "3", "5", "0.5", "2.0", "1.25", "-1", "True", "100")
 
     def array(self) -> str:
@@ -67,7 +77,8 @@ class _Writer:
     def expression(self, depth: int) -> str:
         if depth <= 0:
             return self.atom()
-        kind = self.pick(*range(14 if self.helper else 13))
+        without = {"": (), "float": (10, 11), "int": (5, 11)}[self.steady]
+        kind = self.pick(*(k for k in range(14 if self.helper else 13) if k not in without))
         one, two = lambda: self.expression(depth - 1), lambda: self.expression(depth - 2)
         if kind < 5:
             return f"({one()} {self.pick(*BINARY)} {two()})"
@@ -80,7 +91,9 @@ class _Writer:
         if kind == 8:
             return f"np.{self.pick('minimum', 'maximum')}({one()}, {two()})"
         if kind == 9:
-            return f"np.{self.pick('abs', 'negative', 'sqrt', 'square', 'sign', 'floor', 'ceil', 'rint')}({one()})"
+            keeping = ("abs", "negative", "square", "sign")
+            names = keeping if self.steady == "int" else (*keeping, "sqrt", "floor", "ceil", "rint")
+            return f"np.{self.pick(*names)}({one()})"
         if kind == 10:
             return f"({one()} {self.pick('&', '|', '^')} {two()})"
         if kind == 11:
@@ -108,15 +121,19 @@ def functions(draw: Callable[..., Any]) -> Drawn:
     count = draw(st.sampled_from((1, 2, 2, 2, 3)))
     element = draw(st.sampled_from((False, False, True)))
     dtypes = tuple(draw(st.sampled_from((*DTYPES, *FLOATS))) for _ in range(count))
+    scalars = draw(st.sampled_from(((), (), (2,), (0.5,), (np.float32(1.5),), (np.int16(3),), (True,), (-1.75,))))
+    steady = ""
     if element:
         # A variable that is of one dtype on some paths and of another on others is of the wider one in a kernel,
-        # and rounds as that one does: the plain function decides it element by element.
+        # and rounds as that one does: the plain function decides it element by element. So an element function
+        # stays with one kind of number.
         dtypes = (draw(st.sampled_from((*FLOATS, *FLOATS, "int64", "int16", "uint8"))),) * count
+        steady = "float" if dtypes[0] in FLOATS else "int"
+        scalars = draw(st.sampled_from(((), (0.5,), (-1.75,)) if steady == "float" else ((), (2,))))
     names = [f"x{i}" for i in range(count)]
-    scalars = draw(st.sampled_from(((), (), (2,), (0.5,), (np.float32(1.5),), (np.int16(3),), (True,), (-1.75,))))
     numbers = ["g"] if scalars else []
     whole = {name for name, dtype in zip(names, dtypes, strict=True) if dtype not in FLOATS}
-    writer = _Writer(draw, list(names), numbers, whole)
+    writer = _Writer(draw, list(names), numbers, whole, steady)
     lines = _element_body(writer) if element else _array_body(writer)
     rounded = False
     if not element and draw(st.sampled_from((False, False, False, True))):
@@ -125,7 +142,7 @@ def functions(draw: Callable[..., Any]) -> Drawn:
         if lines[-1].count("(") != lines[-1].count(")"):  # the split cut through a call
             lines[-1] = f"return np.exp({writer.array()})"
     # What a helper returns early depends on a test of its own: array style and element style.
-    inner = _Writer(draw, ["a", "b"], [])
+    inner = _Writer(draw, ["a", "b"], [], steady=steady)
     helper = ["def helper(a, b):", f"    c = {inner.expression(1)}"]
     if element and draw(st.booleans()):
         helper += [f"    if {inner.condition(1)}:", f"        return {inner.expression(1)}"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_fused import same, variants
+from comparing import same, variants
 
 import numfuse
 from numfuse import FusionError, FusionNotImplementedError, FusionOverflowError, FusionTypeError, FusionValueError, fuse

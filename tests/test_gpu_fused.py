@@ -107,13 +107,16 @@ def test_work_runs_on_the_current_stream_of_torch() -> None:
     stream = torch.cuda.Stream()
     x = torch.zeros(1 << 22, device="cuda")
     with torch.cuda.stream(stream):
-        affine(x, x, x)  # compiles; and torch's allocator takes memory for this stream, which waits for the device
+        # Compiling, loading torch's own kernel and taking memory for this stream wait for the device.
+        x += 0
+        affine(x, x, x)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(2_000_000_000)  # cycles: what follows on this stream must wait for about a second
         x += 1
         y = affine(x, x, x)
-    assert not stream.query()  # nothing waited for the device
+    # Nothing waited for the device.
+    assert not stream.query()
     stream.synchronize()
     assert float(y.min()) == float(y.max()) == 2.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_fused import X, kernels, same, variants
+from comparing import X, kernels, same, variants
 
 from numfuse import FusionNameError, fuse
 
@@ -210,6 +210,20 @@ def test_a_range_that_changes_direction():
         same(fused(X, *bounds), f(X, *bounds))
     with pytest.raises(ValueError, match="arg 3 must not be zero"):
         fused(X, 0, 3, 0)
+
+
+@pytest.mark.parametrize("items", [(1.5, 2), [3], [], range(4), {0: 5, 1: 7}, {3}, {1: 2}.values()])
+def test_loops_go_over_what_python_iterates(items):
+    def f(x, items):
+        total = x
+        for item in items:
+            total = total * 2 + item
+        return total
+
+    fused = fuse(f)
+    for _ in range(2):
+        same(fused(X, items), f(X, items))
+    same(fused(X, (4, 5.0)), f(X, (4, 5.0)))
 
 
 # --------------------------------------------------------------------------------------------------------

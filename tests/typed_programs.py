@@ -12,8 +12,8 @@ import numpy as np
 from numfuse import ops
 from numfuse.body import Program
 from numfuse.frontend.binding import Static
-from numfuse.interpreter import interpret
 from numfuse.frontend.lower_values import HostParameter as host_parameter
+from numfuse.interpreter import interpret
 from numfuse.pipeline import Variant, array_parameter, build_variant
 
 

@@ -6,7 +6,9 @@ One line a node, every conversion written out, so that Numba has no dtype left t
 
 from __future__ import annotations
 
+import builtins
 import keyword
+import re
 
 import numpy as np
 
@@ -31,31 +33,11 @@ from numfuse.errors import FusionNotImplementedError
 from numfuse.passes.stages import Stage
 
 # Names that the header of a kernel module defines.
-_RESERVED = frozenset(
-    [
-        "njit",
-        "cuda",
-        "numba",
-        "inf",
-        "nan",
-        "range",
-        "int64",
-        "uint64",
-        "int32",
-        "uint32",
-        "int16",
-        "uint16",
-        "int8",
-        "uint8",
-        "boolean",
-        "float32",
-        "float64",
-        "arguments",
-        "start",
-        "stop",
-        "size",
-    ]
-)
+_DTYPE_NAMES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+_LOCAL_NAMES = ["njit", "cuda", "numba", "inf", "nan", "boolean", "arguments", "start", "stop", "size", "i", "words"]
+_RESERVED = frozenset([*_DTYPE_NAMES, *_LOCAL_NAMES, *dir(builtins)])
+# The scalar library's names end in a dtype, and which of them a body uses is known only at its end.
+_LIBRARY = re.compile(rf"_({'|'.join(_DTYPE_NAMES)})$")
 
 
 def emit(stage: Stage, name: str, slot_names: dict[int, str]) -> ElementFunction:
@@ -76,9 +58,9 @@ def emit(stage: Stage, name: str, slot_names: dict[int, str]) -> ElementFunction
 class _Emitter:
     def __init__(self, stage: Stage, name: str, slot_names: dict[int, str]) -> None:
         self.stage = stage
-        self.name = name
+        self.taken: set[str] = set(_RESERVED)
+        self.name = self.fresh(name)
         self.slot_names = slot_names
-        self.taken: set[str] = set(_RESERVED) | {name}
         self.text: dict[int, str] = {}  # value id -> name or literal
         self.dtype: dict[int, np.dtype] = {}
         self.imports: dict[str, None] = {}
@@ -125,6 +107,8 @@ class _Emitter:
         stem = "".join(c if c.isalnum() or c == "_" else "_" for c in stem) or "value"
         if stem[0].isdigit() or keyword.iskeyword(stem) or not stem.isascii():
             stem = f"v_{''.join(c for c in stem if c.isascii())}"
+        if _LIBRARY.search(stem):
+            stem += "_"
         name, tail = stem, 0
         while name in self.taken:
             tail += 1

@@ -237,6 +237,8 @@ class _Lowering(RegionLowering):
             items = list(value.items)
         elif isinstance(value, Host):
             try:
+                if not isinstance(value.value, tuple | list):  # keys of a dict, items of an iterator
+                    value = self.prelude.compute(f"{self.prelude.bind(tuple)}({{}})", [value], tuple)
                 length = len(value.value)
             except TypeError:
                 raise FusionTypeError(f"{type(value.value).__name__} can't be unpacked", loc) from None

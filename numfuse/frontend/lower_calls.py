@@ -190,6 +190,7 @@ class CallLowering(AccessLowering):
         self, base: Device, args: list[Abstract], keywords: Mapping[str, Abstract], loc: Loc | None
     ) -> Abstract:
         given = [*args, *(value for key, value in keywords.items() if key == "dtype")]
+        copied = keywords.get("copy")
         if len(given) != 1 or set(keywords) - {"dtype", "copy", "casting"}:
             raise FusionTypeError("astype takes a dtype, and optionally copy= and casting=", loc)
         casting = keywords.get("casting")
@@ -204,12 +205,23 @@ class CallLowering(AccessLowering):
             dtype = np.dtype(self.prelude.pin(wanted))
         except TypeError as error:
             raise FusionTypeError(str(error), loc) from None
+        kept = isinstance(copied, Host) and not self.prelude.decide(copied)
+        if kept and base.origin is not None and self.dtypes[base.origin] == dtype:
+            return base  # NumPy, too, gives the same array back
         return self.convert(base, dtype, rule, loc)
 
 
 def is_conversion(obj: object) -> bool:
     """A type that converts a number: ``float``, ``np.float32``."""
     return isinstance(obj, type) and (obj in _PYTHON_CASTS or issubclass(obj, np.generic))
+
+
+def is_lowered(obj: object) -> bool:
+    """Whether calls of it become nodes of the body: an operation of the table, a conversion, a builtin."""
+    try:
+        return ops.find(obj) is not None or is_conversion(obj) or obj in _BUILTINS or obj in (tuple, list)
+    except TypeError:  # an unhashable callable
+        return False
 
 
 def _is_operation(obj: object) -> bool:

@@ -57,7 +57,7 @@ class Explanation:
     def __str__(self) -> str:
         kind = "an element function" if self.element_function else "an array function"
         plural = "" if self.launches == 1 else "s"
-        launches = f"{self.launches} launch{plural and 'es'} a call on the {self.target.upper()}"
+        launches = f"{self.launches} launch{plural and 'es'} a call on the {'GPU' if self.target == 'cuda' else 'CPU'}"
         parts = [
             f"{self.name}: {kind}, {launches}",
             f"inlined helpers: {', '.join(self.helpers) or 'none'}",
