@@ -49,7 +49,7 @@ def test_parameters_may_have_any_name():
 
 @pytest.mark.cuda_compile
 def test_any_name_on_a_gpu():
-    for name in ("sqrt_float32", "cuda", "i", "size"):
+    for name in ("i", "size", "cuda", "uint64", "sqrt_float32", "load_readonly_float32x4"):
         function = written(f"def {name}({name}, float32):\n    return np.sqrt(abs({name})) * 2.0 + float32\n", name)
         explanation = fuse(function).explain(X, X, target="cuda")
         assert explanation.counts["entries"] == 1

@@ -47,12 +47,12 @@ def run_plain(drawn: Drawn, arrays: tuple[np.ndarray, ...]) -> Any:
         return error
 
 
-def joined_dtype(items: np.ndarray) -> np.dtype:
-    """The dtype that holds results of these types, Python numbers being weak among strong ones."""
+def joined_dtype(items: np.ndarray, beside: np.dtype | None = None) -> np.dtype:
+    """The dtype that holds results of these types (`beside` that one), Python numbers being weak."""
     kinds = {type(item) for item in items.flat}
-    strong = [kind for kind in kinds if issubclass(kind, np.generic)] + [np.bool_] * (bool in kinds)
+    strong = [np.dtype(kind) for kind in kinds if issubclass(kind, np.generic)] + [np.dtype(bool)] * (bool in kinds)
     weak = [kind(0) for kind in kinds if kind in (int, float)]
-    return np.result_type(*(np.dtype(kind) for kind in strong), *weak)
+    return np.result_type(*strong, *weak, *([] if beside is None else [beside]))
 
 
 def check_exact(got: np.ndarray, want: np.ndarray) -> None:
@@ -82,7 +82,7 @@ def check_element_results(got: Any, want: np.ndarray) -> None:
     """An element function: branches that no element took may widen the dtype, never narrow it."""
     got = np.asarray(got)
     dtype = joined_dtype(want)
-    assert np.can_cast(dtype, got.dtype), (dtype, got.dtype)
+    assert joined_dtype(want, got.dtype) == got.dtype, (dtype, got.dtype)
     if dtype != got.dtype:  # the wider dtype rounds otherwise
         counts["widened"] += 1
         return
