@@ -11,7 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from numfuse import arrays
 from numfuse.arrays import Adapter, Refusal
-from numfuse.errors import FusionError, FusionTypeError, FusionValueError, Loc
+from numfuse.errors import FusionError, FusionRecursionError, FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
 from numfuse.frontend.lower_values import HostParameter
@@ -25,6 +25,8 @@ R = TypeVar("R")
 
 # Signatures that one fused function remembers; a program that calls with ever new shapes stays bounded.
 MAX_PLANS = 2048
+# Sets of dtypes and structural arguments for which it keeps lowered variants.
+MAX_VARIANTS = 128
 
 # Names of a method's own object.
 _RECEIVERS = ("self", "cls")
@@ -128,6 +130,8 @@ class Fused(Generic[P, R]):
     ) -> None:
         if isinstance(function, Fused):  # fused again, with options of its own
             function = function.py_func
+        if isinstance(function, staticmethod | classmethod):
+            raise FusionTypeError(f"write @fuse below @{type(function).__name__}, not above it")
         if not callable(function):
             raise FusionTypeError(
                 f"fuse() takes a function, not {function!r}: write @fuse above a def, or fuse(function)"
@@ -287,7 +291,7 @@ class Fused(Generic[P, R]):
         """The variant for these arguments, and the values of its prelude."""
         parameters = {name: parameter_of(name, value) for name, value in zip(self._names, values, strict=True)}
         kinds = tuple(kind_key(parameter) for parameter in parameters.values())
-        if len(self._variants) >= MAX_PLANS:  # a new lambda as an argument of each call, say
+        if len(self._variants) >= MAX_VARIANTS:  # a new lambda as an argument of each call, say
             self._variants.clear()
         variants = self._variants.setdefault(kinds, [])
         for variant in variants:
@@ -311,7 +315,15 @@ class Fused(Generic[P, R]):
         """
 
         def build(chosen: dict[str, Parameter]) -> Variant:
-            return build_variant(self.py_func, self._kernel_name, chosen, array_dtype, self._structural_values)
+            try:
+                return build_variant(self.py_func, self._kernel_name, chosen, array_dtype, self._structural_values)
+            except RecursionError as error:
+                if isinstance(error, FusionError):
+                    raise
+                raise FusionRecursionError(
+                    f"{self._kernel_name} is nested more deeply than Python's recursion limit allows: split long "
+                    f"expressions into statements"
+                ) from None
 
         first = self._names[0] if self._names else ""
         receiver = parameters.get(first) if first in _RECEIVERS else None

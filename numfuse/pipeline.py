@@ -30,7 +30,7 @@ import numpy as np
 
 from numfuse.arrays import is_array
 from numfuse.backends.element import ElementFunction
-from numfuse.backends.emit import emit
+from numfuse.backends.emit import emit, usable
 from numfuse.body import Program, Value
 from numfuse.dtypes.rules import NumpyRules, Rules
 from numfuse.errors import Loc
@@ -122,7 +122,7 @@ def build_variant(
     return Variant(
         inlined=inlined,
         lowered=lowered,
-        program=Program(name, program.buffers, program.block, program.results, program.structure, program.host_slots),
+        program=Program(usable(name), program.buffers, program.block, program.results, program.structure, program.host_slots),
         prelude=writer.build(name),
         prelude_source=writer.source(),
         captured=tuple(lowered.captured_arrays.items()),

@@ -8,6 +8,7 @@ the results nest. What is left are attribute reads, one allocation a result, one
 from __future__ import annotations
 
 import linecache
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,6 +145,7 @@ class RunnerWriter:
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         exec(compile(source, filename, "exec"), self.namespace)
         run: Run = self.namespace["run"]
+        weakref.finalize(run, linecache.cache.pop, filename, None)
         return run
 
 

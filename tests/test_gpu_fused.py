@@ -253,6 +253,7 @@ def _random_functions_on_the_device(drawn: random_functions.Drawn, seed: int) ->
         fetch = lambda r: cupy.asnumpy(r) if isinstance(r, cupy.ndarray) else r  # noqa: E731
         return tuple(map(fetch, got)) if isinstance(got, tuple) else fetch(got)
 
+    through_the_device.fused = fused  # type: ignore[attr-defined]
     for arrays in random_functions.layouts(drawn.dtypes, seed):
         try:
             test_random_functions.compare(drawn, arrays, through_the_device, scalars_are_arrays=True)

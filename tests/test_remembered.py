@@ -284,7 +284,7 @@ def test_sizes_share_a_kernel():
 
 
 def test_plans_stay_bounded(monkeypatch):
-    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 8)
+    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 8)
     fused = fuse(lambda x: x * 2)
     for size in range(1, 30):
         same(fused(X[:1].repeat(size)), X[:1].repeat(size) * 2)

@@ -38,6 +38,16 @@ _LOCAL_NAMES = ["njit", "cuda", "numba", "inf", "nan", "boolean", "arguments", "
 _RESERVED = frozenset([*_DTYPE_NAMES, *_LOCAL_NAMES, *dir(builtins)])
 # The scalar library's names end in a dtype, and which of them a body uses is known only at its end.
 _LIBRARY = re.compile(rf"_({'|'.join(_DTYPE_NAMES)})$")
+_MEMORY = re.compile(r"(load|store)_")  # what kernels call to read and write memory
+
+
+def usable(name: str) -> str:
+    """A name like this one that means nothing else in the text of a kernel."""
+    name = "".join(c if c.isalnum() or c == "_" else "_" for c in name) or "value"
+    if name[0].isdigit() or keyword.iskeyword(name) or not name.isascii():
+        name = f"v_{''.join(c for c in name if c.isascii())}"
+    taken = name in _RESERVED or _LIBRARY.search(name) or _MEMORY.match(name)
+    return f"{name}_" if taken else name
 
 
 def emit(stage: Stage, name: str, slot_names: dict[int, str]) -> ElementFunction:
@@ -104,11 +114,7 @@ class _Emitter:
 
     def fresh(self, stem: str) -> str:
         """A name like `stem` that nothing else has."""
-        stem = "".join(c if c.isalnum() or c == "_" else "_" for c in stem) or "value"
-        if stem[0].isdigit() or keyword.iskeyword(stem) or not stem.isascii():
-            stem = f"v_{''.join(c for c in stem if c.isascii())}"
-        if _LIBRARY.search(stem):
-            stem += "_"
+        stem = usable(stem)
         name, tail = stem, 0
         while name in self.taken:
             tail += 1

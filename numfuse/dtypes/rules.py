@@ -71,18 +71,23 @@ def dtype_of(kind: Type) -> np.dtype:
     return kind.loop_dtype if isinstance(kind, Weak) else kind
 
 
+_NUMBERS: tuple[tuple[type, Weak, np.dtype | None], ...] = (
+    (int, Weak.INT, None),  # int64, or uint64 for large values
+    (float, Weak.FLOAT, np.dtype(np.float64)),
+    (complex, Weak.COMPLEX, np.dtype(np.complex128)),
+)
+
+
 def host_type(value: object) -> Type | None:
     """The type of a Python or NumPy number; None for anything that is not a number of ours."""
     if isinstance(value, bool):
         return np.dtype(bool)
     if isinstance(value, np.generic):
         return value.dtype
-    if isinstance(value, int):
-        return Weak.INT
-    if isinstance(value, float):
-        return Weak.FLOAT
-    if isinstance(value, complex):
-        return Weak.COMPLEX
+    # NumPy takes exactly int, float and complex as weak; subclasses, enum members among them, are arrays to it.
+    for kind, weak, strong in _NUMBERS:
+        if isinstance(value, kind):
+            return weak if type(value) is kind else np.asarray(value).dtype if strong is None else strong
     return None
 
 

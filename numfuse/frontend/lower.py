@@ -9,7 +9,7 @@ Python: conditions on it are decided now and checked by the prelude at each call
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -236,8 +236,13 @@ class _Lowering(RegionLowering):
         if isinstance(value, TupleValue):
             items = list(value.items)
         elif isinstance(value, Host):
+            if isinstance(value.value, Iterator):
+                raise FusionTypeError(
+                    f"a {type(value.value).__name__} can be run through once, and not once a call: make it a tuple",
+                    loc,
+                )
             try:
-                if not isinstance(value.value, tuple | list):  # keys of a dict, items of an iterator
+                if not isinstance(value.value, tuple | list):  # the keys of a dict, say
                     value = self.prelude.compute(f"{self.prelude.bind(tuple)}({{}})", [value], tuple)
                 length = len(value.value)
             except TypeError:

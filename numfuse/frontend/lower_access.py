@@ -64,7 +64,7 @@ class AccessLowering(ExpressionLowering):
                 loc,
             )
         if isinstance(base, TupleValue):
-            position = index.value if isinstance(index.value, slice) else self.prelude.pin(index)
+            position = self.prelude.pin(index)
             try:
                 chosen = base.items[position]
             except IndexError as error:

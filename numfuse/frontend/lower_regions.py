@@ -8,7 +8,7 @@ elements make regions: what Python decides is simply followed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from numfuse.body import Block, Const, If, Loop, Value
 from numfuse.errors import FusionNotImplementedError, FusionTypeError, FusionValueError, Loc
@@ -22,6 +22,8 @@ from numfuse.passes.types import UNDEFINED
 # A loop with a known number of turns is written out when that keeps the body short: its index is then a
 # number that Python has, and nothing is carried.
 UNROLL_TURNS, UNROLL_NODES = 16, 600
+# Loops that change a Python number are written out as long as they have no more nodes than this.
+UNROLL_NUMBERS = 20_000
 
 _Snapshot = tuple[int, dict[str, Abstract], tuple[int, int, int]]
 
@@ -76,12 +78,17 @@ class RegionLowering(CallLowering):
         """Written out while Python decides the test; a loop of the kernel once elements do."""
         saved = self._snapshot()
         certain = False
+        decisions = len(self.prelude.lines)
         for turn in range(UNROLL_TURNS * 4):
             test = self.expr(node.test)
             if isinstance(test, Device):
                 break
             if not self.truth(test, loc_of(node.test)):
-                return
+                # Where the number of turns may differ from call to call, a few of them get code of their own.
+                fixed = len(self.prelude.lines) == decisions
+                if fixed or not certain or self.structural_values(loc_of(node), turn) <= STRUCTURAL_VALUES:
+                    return
+                break
             certain = True
             if len(self.builder.nodes) - saved[0] > UNROLL_NODES:
                 break
@@ -141,18 +148,69 @@ class RegionLowering(CallLowering):
             size = sum(1 for statement in node.body for _ in ast.walk(statement))
             short = len(turns) <= UNROLL_TURNS and len(turns) * size <= UNROLL_NODES
             static = counted.static
-            if short and (static or self.structural_values(loc, turns) <= STRUCTURAL_VALUES):
+            numbers = self._python_numbers(node)
+            if numbers and not short and len(turns) * size > UNROLL_NUMBERS:
+                raise FusionNotImplementedError(
+                    f"{numbers[0]} is a Python number that changes in each of {len(turns)} turns, and so many "
+                    f"can't be written out: compute it in a helper of numbers alone, or make it a NumPy number",
+                    loc,
+                )
+            if numbers or (short and (static or self.structural_values(loc, turns) <= STRUCTURAL_VALUES)):
                 for host in (start, stop, step):
                     self.prelude.pin(host)
                 for index in turns:
                     self.bind(node.target, self.prelude.static(index))
                     self.statements(node.body)
                 return
+        start, stop = self._whole(start, loc), self._whole(stop, loc)
         if not isinstance(step, Host):
             raise FusionTypeError("the step of a range must be a number that Python has", loc)
         if self.prelude.decide(self.prelude.compute("({} == 0)", [step], lambda value: value == 0)):
             raise FusionValueError("range() arg 3 must not be zero", loc)
         self._counted_loop(node, start, stop, step, certain)
+
+    def _whole(self, bound: Abstract, loc: Loc | None) -> Abstract:
+        """A bound of a range that the kernel counts: an integer, and one that fits its counter."""
+        if isinstance(bound, Host):
+            self.prelude.within(bound, -(2**63), 2**63 - 1)
+            return bound
+        return self.op("index", [bound], "operator", loc)
+
+    def _python_numbers(self, node: ast.For) -> list[str]:
+        """Names that the body computes from Python numbers alone, turn after turn.
+
+        Python computes such a number, without limits on its size, so its turns must be written out: in a kernel
+        it would be an int64.
+        """
+        target = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+        assigned: dict[str, list[ast.expr]] = {}
+        for statement in node.body:
+            for child in ast.walk(statement):
+                if isinstance(child, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For):
+                    targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+                    value = child.iter if isinstance(child, ast.For) else child.value
+                    for name in (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)):
+                        assigned.setdefault(name, []).extend([] if value is None else [value])
+                elif isinstance(child, ast.If | ast.While):
+                    return []  # what is assigned there depends on more than its value
+        numbers = {
+            name
+            for name in assigned
+            if isinstance(host := self.env.get(name), Host) and type(host.value) is int and name not in target
+        }
+        while True:
+            kept = {name for name in numbers if all(self._is_number(v, numbers, assigned) for v in assigned[name])}
+            if kept == numbers:
+                return sorted(kept)
+            numbers = kept
+
+    def _is_number(self, value: ast.expr, numbers: set[str], assigned: Mapping[str, object]) -> bool:
+        """Whether an expression uses only what Python has in every turn."""
+        names = (n for n in ast.walk(value) if isinstance(n, ast.Name) and not hasattr(n, "static"))
+        return not any(
+            n.id not in numbers and (n.id in assigned or isinstance(self.env.get(n.id), Device | TupleValue))
+            for n in names
+        )
 
     def _counted_loop(self, node: ast.For, start: Abstract, stop: Abstract, step: Host, certain: bool) -> None:
         """``for`` as a loop of the kernel, with a counter of its own (the target may be assigned to)."""
@@ -162,7 +220,7 @@ class RegionLowering(CallLowering):
         while counter in self.env:
             counter += "'"
         self.env[counter] = start
-        advance = ast.AugAssign(ast.Name(counter, ast.Store()), ast.Add(), ast.Constant(0))
+        advance = ast.Assign([ast.Name(counter, ast.Store())], ast.Constant(0))  # a number: nothing shares it
 
         stop_flag = getattr(node, "stop_flag", None)  # set by a break
 
@@ -198,9 +256,10 @@ class RegionLowering(CallLowering):
         """
         loc = loc_of(node)
         names = self._carried([*body, *also])
+        in_place = self._changed_in_place(body)
         before = dict(self.env)
         initial: list[int] = []
-        groups: dict[object, int] = {}  # names that share an array stay one carried value
+        groups: dict[object, int] = {}  # names of one array that is changed in place stay one carried value
         position: dict[str, int] = {}
         for name in names:
             value = before.get(name, UNASSIGNED)
@@ -210,7 +269,7 @@ class RegionLowering(CallLowering):
                     f"yet: use one variable for each item",
                     loc,
                 )
-            key: object = id(value) if isinstance(value, Device) else name
+            key: object = id(value) if any(value is other for other in in_place.values()) else name
             if key not in groups:
                 groups[key] = len(initial)
                 initial.append(self.device_or_undefined(value, loc))
@@ -226,8 +285,19 @@ class RegionLowering(CallLowering):
                 first()
             self.statements(body)
         after: dict[int, int] = {}
+        holders: dict[int, str] = {}
         for name in names:
-            after[position[name]] = self.device_or_undefined(self.env[name], loc)
+            value = self.env[name]
+            held = self.device_or_undefined(value, loc)
+            other = holders.setdefault(id(value), name)
+            # Which names share an array must be the same in every turn, or a change in place misses one.
+            met = position[name] != position[other] and not {name, other}.isdisjoint(in_place)
+            if after.setdefault(position[name], held) != held or met:
+                raise FusionNotImplementedError(
+                    f"{name} is changed in place in this loop, or shares its array with a name that is, and that "
+                    f"sharing begins or ends within a turn, which is not there yet: write y = y + ... for y += ...",
+                    loc,
+                )
         results = tuple(self.builder.value() for _ in initial)
         self.builder.add(
             Loop(
@@ -255,17 +325,28 @@ class RegionLowering(CallLowering):
     def _carried(self, body: Sequence[ast.stmt]) -> list[str]:
         """Names that the statements assign, and other names of an array that they change in place."""
         names: dict[str, None] = {}
-        changed: list[Abstract] = []
         for statement in body:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names[node.id] = None
-                if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                    changed.append(self.env.get(node.target.id, UNASSIGNED))
+        changed = self._changed_in_place(body)
         for name, value in self.env.items():
-            if isinstance(value, Device) and any(value is other for other in changed):
+            if any(value is other for other in changed.values()):
                 names[name] = None
+            if isinstance(value, TupleValue) and name not in names and _holds(value, changed.values()):
+                names[name] = None  # refused there: tuples are not carried
         return list(names)
+
+    def _changed_in_place(self, body: Sequence[ast.stmt]) -> dict[str, Device]:
+        """The names through which statements change arrays in place, and what these hold now."""
+        changed: dict[str, Device] = {}
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                    value = self.env.get(node.target.id, UNASSIGNED)
+                    if isinstance(value, Device):
+                        changed[node.target.id] = value
+        return changed
 
     # ---- undoing a loop that did not end
 
@@ -276,6 +357,12 @@ class RegionLowering(CallLowering):
         size, self.env, mark = saved
         del self.builder.nodes[size:]
         self.prelude.rewind(mark)
+
+
+def _holds(value: Abstract, searched: Iterable[Device]) -> bool:
+    if isinstance(value, TupleValue):
+        return any(_holds(item, searched) for item in value.items)
+    return any(value is other for other in searched)
 
 
 class _Merge:

@@ -9,6 +9,7 @@ caller then tries another variant or lowers the function again.
 from __future__ import annotations
 
 import linecache
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +170,7 @@ class PreludeWriter:
         namespace = dict(self.namespace)
         exec(compile(text, filename, "exec"), namespace)
         prelude: Prelude = namespace["prelude"]  # type: ignore[assignment]
+        weakref.finalize(prelude, linecache.cache.pop, filename, None)
         return prelude
 
     def _fresh(self, stem: str) -> str:

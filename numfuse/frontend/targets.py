@@ -9,6 +9,9 @@ import types
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import numpy as np
+
+from numfuse.errors import FusionNotImplementedError
 from numfuse.frontend.returns import Returns, single_return
 from numfuse.frontend.scope import (
     Attribute,
@@ -55,6 +58,11 @@ def unwrap(value: object, reference: Reference) -> Target | None:
         given = tuple(reference.then(Attribute("args"), Item(i)) for i in range(len(value.args)))
         named = {key: reference.then(Attribute("keywords"), Item(key)) for key in value.keywords}
         return replace(inner, leading=inner.leading + given, keywords={**inner.keywords, **named})
+    if isinstance(value, np.vectorize) and (value.otypes or value.signature or value.excluded):
+        raise FusionNotImplementedError(
+            f"{reference.spelled()} is an np.vectorize object with options, which are not taken over: call its "
+            f"function and convert the result with astype"
+        )
     wrapped = wrapped_function(value)
     if wrapped is not None:
         return unwrap(wrapped[0], reference.then(*(Attribute(a) for a in wrapped[1].split("."))))

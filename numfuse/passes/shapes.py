@@ -197,6 +197,8 @@ def stays_array(program: Program) -> tuple[bool, ...]:
                 arrays.add(result.id)
             case Op((result,), "identity", (operand,)) if operand in arrays:
                 arrays.add(result.id)
+            case Op((result,), "assign", (target, _)) if target in arrays:  # an array changed in place stays one
+                arrays.add(result.id)
             case Cast(result, operand, rule) if operand in arrays and rule != "weak":
                 arrays.add(result.id)
     return tuple(i in arrays for i in program.block.yields)

@@ -73,6 +73,13 @@ class SpecialTyping:
     def cast(self, ref: Ref, dtype: np.dtype, loc: Loc | None) -> int:
         """The id of the value in that dtype."""
 
+    def index(self, node: Op, ref: Ref) -> Ref:
+        """A bound of a range: an integer."""
+        kind = ref.kind
+        if kind is not Weak.INT and not (isinstance(kind, np.dtype) and kind.kind in "iu"):
+            raise FusionTypeError(f"range() takes integers, and this is {kind}: convert it with int()", node.loc)
+        return ref
+
     def clip(self, row: str, refs: list[Ref]) -> tuple[str, list[Ref]]:
         """``np.clip`` leaves out a bound that is a Python integer beyond the dtype's range."""
         kept = []
@@ -122,7 +129,7 @@ class SpecialTyping:
         base, exponent = refs
         if exponent.source == "value" or not isinstance(exponent.number, int | float | np.number):
             return None
-        if loop.kind in "iu":
+        if loop.kind == "i":
             if exponent.number < 0:
                 raise FusionValueError("Integers to negative integer powers are not allowed.", node.loc)
             if exponent.source == "host":

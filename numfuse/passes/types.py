@@ -126,6 +126,8 @@ class _Inference(SpecialTyping):
     def operation(self, node: Op, row: str, refs: list[Ref]) -> list[Ref]:
         if row == "assign":
             return [self.assign(node, *refs)]
+        if row == "index":
+            return [self.index(node, *refs)]
         if row in CLIPS:
             row, refs = self.clip(row, refs)
         types = tuple(ref.kind or Weak.FLOAT for ref in refs)
