@@ -24,12 +24,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["directory", "enabled", "fingerprint", "key", "load", "store"]
+__all__ = ["directory", "enabled", "fingerprint", "key", "load", "safe_directory", "store"]
 
 _FORMAT = b"numfuse cache 1\n"
-# Whose sources decide what a kernel's text compiles to, and the packages that compile it.
+# Whose sources decide what a kernel's text compiles to, and the packages that compile it: for a GPU also those
+# that hold NVVM, libdevice and nvJitLink, of CUDA 12 and 13.
 _SOURCES = ("backends", "mathlib", "ops")
-_PACKAGES = ("numpy", "numba", "llvmlite", "numba-cuda")
+_PACKAGES = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "cuda-bindings",
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-nvcc-cu12",
+    "nvidia-nvvm",
+    "nvidia-nvjitlink",
+    "nvidia-nvjitlink-cu12",
+)
 
 _refused: set[str] = set()  # folders that were warned about
 
@@ -88,7 +100,7 @@ def fingerprint() -> str:
     return key(*parts)
 
 
-def _safe_directory(create: bool) -> Path | None:
+def safe_directory(create: bool) -> Path | None:
     """The cache folder if it may be used; a warning, once, if others could have put code into it."""
     if not enabled():
         return None
@@ -133,7 +145,7 @@ def load(key: str, kind: str) -> tuple[bytes, dict[str, Any]] | None:
     (bytes, dict) or None
         The payload and its description. A damaged entry is removed and counts as missing.
     """
-    folder = _safe_directory(create=False)
+    folder = safe_directory(create=False)
     if folder is None:
         return None
     path = folder / f"{key}.{kind}"
@@ -153,7 +165,7 @@ def store(key: str, kind: str, payload: bytes, info: dict[str, Any]) -> bool:
 
     Another process sees the whole entry or none of it.
     """
-    folder = _safe_directory(create=True)
+    folder = safe_directory(create=True)
     if folder is None:
         return False
     temporary = None

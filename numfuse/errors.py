@@ -89,6 +89,18 @@ class FusionError(Exception):
             return self.message
         return f"{self.message}\n{self.loc.render()}"
 
+    def bare(self) -> FusionError:
+        """Itself, without the compiler's own frames and causes, which would bury the place that it points at."""
+        if isinstance(self.__cause__, FusionError):
+            self.__cause__ = None
+        elif self.__cause__ is not None:
+            self.__cause__.__traceback__ = None
+        return self.with_traceback(None)
+
+    def reached(self) -> tuple[tuple[int, int], ...]:
+        """How far into the decorated function its place lies; greater is further."""
+        return () if self.loc is None else tuple((loc.line, loc.column) for loc in self.loc.chain())
+
     def __reduce__(self) -> tuple[type[FusionError], tuple[str, Loc | None]]:
         return type(self), (self.message, self.loc)
 

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import pickle
+import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from numfuse import arrays
+from numfuse.arguments import bind, common_adapter, required, spelled
 from numfuse.arrays import Adapter, Refusal
 from numfuse.errors import FusionError, FusionRecursionError, FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
-from numfuse.frontend.lower_values import HostParameter
-from numfuse.keys import SIGNERS, array_dtype, identifier, kind_key, parameter_of, signer, unchanged
+from numfuse.frontend.lower_expressions import STRUCTURAL_VALUES
+from numfuse.keys import (
+    SIGNERS,
+    array_dtype,
+    identifier,
+    is_receiver,
+    kind_key,
+    loop_types,
+    named_signature,
+    parameter_of,
+    unchanged,
+)
 from numfuse.launch import Options, build_plan
 from numfuse.pipeline import Variant, build_variant
 from numfuse.runner import Run
+
+if TYPE_CHECKING:
+    from numfuse.tools.explain import Explanation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,8 +45,20 @@ MAX_PLANS = 2048
 # Sets of dtypes and structural arguments for which it keeps lowered variants.
 MAX_VARIANTS = 128
 
-# Names of a method's own object.
-_RECEIVERS = ("self", "cls")
+_every_fused: weakref.WeakSet[Fused[..., Any]] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In the child of a fork: the thread that held a lock may not have come along."""
+    for fused in _every_fused:
+        fused._lock = threading.RLock()
+        for variants in fused._variants.values():
+            for variant in variants:
+                variant.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 @overload
@@ -83,6 +112,10 @@ def fuse(
 
     Raises
     ------
+    FusionTypeError
+        At once, for a `function` that is none, or has no Python source.
+    FusionValueError
+        At once, for `exact` together with `fast`, or an unknown `device`.
     FusionError
         At the call, for what can't be fused: what it is, where, and what to write instead.
 
@@ -98,11 +131,21 @@ def fuse(
     >>> tone(np.array([0.0, 0.25, 4.0], dtype=np.float32))
     array([0. , 0.5, 1. ], dtype=float32)
     """
+    options = Options(exact, fast)
+    _check(options, device)
 
     def decorate(plain: Callable[..., Any]) -> Fused[..., Any]:
-        return Fused(plain, name=name, options=Options(exact, fast), identity=identity, device=device)
+        return Fused(plain, name=name, options=options, identity=identity, device=device)
 
     return decorate if function is None else decorate(function)
+
+
+def _check(options: Options, device: str | None) -> None:
+    """Refuse options that contradict each other or mean nothing."""
+    if options.exact and options.fast:
+        raise FusionValueError("exact=True asks for NumPy's bits and fast=True gives them up: choose one of the two")
+    if device not in (None, "cpu", "cuda"):
+        raise FusionValueError(f"device={device!r}: it is None (anywhere), 'cpu' or 'cuda'")
 
 
 class Fused(Generic[P, R]):
@@ -112,8 +155,36 @@ class Fused(Generic[P, R]):
     ----------
     py_func : callable
         The plain function.
-    nin, nout, nargs, identity, signature
-        As of a NumPy ufunc. `nout` is known after the first call with arrays, and None before.
+    nin : int
+        Number of parameters.
+    nout : int or None
+        Number of results; None before the first call with arrays.
+    nargs : int or None
+        `nin` and `nout` together.
+    types : list of str
+        The loops compiled so far, such as ``'ff->f'``.
+    ntypes : int
+        How many these are.
+    identity : object
+        What ``fuse(identity=...)`` was given.
+    signature : None
+        As of a ufunc that works element by element.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from numfuse import fuse
+    >>> @fuse
+    ... def blend(x, y, weight=0.5):
+    ...     return x + (y - x) * weight
+    >>> blend
+    <fused blend(x, y, weight=0.5)>
+    >>> blend(np.zeros(2, np.float32), np.ones(2, np.float32))
+    array([0.5, 0.5], dtype=float32)
+    >>> blend.nin, blend.nout, blend.types
+    (3, 1, ['ffd->f'])
+    >>> blend(0, 1)  # no array, so this is the plain call
+    0.5
     """
 
     py_func: Callable[P, R]
@@ -136,8 +207,7 @@ class Fused(Generic[P, R]):
             raise FusionTypeError(
                 f"fuse() takes a function, not {function!r}: write @fuse above a def, or fuse(function)"
             )
-        if device not in (None, "cpu", "cuda"):
-            raise FusionValueError(f"device={device!r}: it is None (anywhere), 'cpu' or 'cuda'")
+        _check(options, device)
         self.py_func = function
         self.identity = identity
         self.nout: int | None = None
@@ -149,11 +219,11 @@ class Fused(Generic[P, R]):
         functools.update_wrapper(self, plain, updated=())
         try:
             self.__signature__ = inspect.signature(plain)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
             raise FusionTypeError(
                 f"{function!r} has no Python signature, so it has no Python source either: fuse a function "
                 f"written in Python"
-            ) from error
+            ) from None
         self._kernel_name = identifier(name or str(getattr(plain, "__name__", type(function).__name__)))
         self._names = tuple(self.__signature__.parameters)
         self._simple = all(
@@ -165,6 +235,7 @@ class Fused(Generic[P, R]):
         self._variants: dict[tuple[Any, ...], list[Variant]] = {}
         self._structural: dict[Any, set[Any]] = {}
         self._lock = threading.RLock()
+        _every_fused.add(self)
 
     @property
     def nin(self) -> int:
@@ -176,8 +247,35 @@ class Fused(Generic[P, R]):
         """Parameters and results together."""
         return None if self.nout is None else self.nin + self.nout
 
+    @property
+    def types(self) -> list[str]:
+        """The loops compiled so far, in NumPy's letters: ``'ff->f'``.
+
+        A Python number counts as NumPy's dtype for it (``d`` for a float) and what is no number as ``O``, though
+        neither becomes an array.
+        """
+        with self._lock:
+            found = [
+                loop_types(kinds, variant.program)
+                for kinds, variants in self._variants.items()
+                for variant in reversed(variants)  # the oldest first
+                if variant.kernels
+            ]
+        return list(dict.fromkeys(found))
+
+    @property
+    def ntypes(self) -> int:
+        """How many loops were compiled so far."""
+        return len(self.types)
+
+    @property
+    def _label(self) -> str:
+        """What messages call it."""
+        name = vars(self).get("__name__", "")
+        return name if name.isidentifier() else self._kernel_name
+
     def __repr__(self) -> str:
-        return f"<fused {self.py_func!r}>"
+        return f"<fused {vars(self).get('__qualname__', self._kernel_name)}{spelled(inspect.signature(self.py_func))}>"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method: the instance is the first argument."""
@@ -188,7 +286,16 @@ class Fused(Generic[P, R]):
 
     def __reduce__(self) -> str:
         """Pickled by name, as a function is."""
-        return str(vars(self)["__qualname__"])
+        module, name = vars(self).get("__module__"), vars(self).get("__qualname__")
+        found: Any = sys.modules.get(str(module))
+        for part in str(name).split("."):
+            found = getattr(found, part, None)
+        if found is not self:
+            raise pickle.PicklingError(
+                f"a fused function is pickled by its name, and {module}.{name} is not {self!r}: write @fuse above a "
+                f"function of a module, or pickle the plain function (py_func) and fuse it where it is loaded"
+            )
+        return str(name)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Fused[P, R]:
         return self
@@ -223,19 +330,12 @@ class Fused(Generic[P, R]):
             raise FusionTypeError(
                 f"{self._kernel_name} takes *args or **kwargs, which a fused function can't yet: name its parameters"
             )
-        bound = inspect.signature(self.py_func).bind(*args, **kwargs)  # defaults as they are now
-        bound.apply_defaults()
-        return tuple(bound.arguments.values())
+        return bind(self.py_func, self._label, args, kwargs)
 
     def _sign(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The key of a call whose argument types were not all seen before."""
-        key = []
-        for name, value in zip(self._names, values, strict=True):
-            try:
-                key.append(signer(value)(value))
-            except Refusal as refusal:
-                raise refusal.named(name) from None
-        return tuple(key)
+        pairs = zip(self._names, values, strict=True)
+        return tuple([named_signature(f"argument {name!r}", value) for name, value in pairs])
 
     def _first_call(
         self, key: tuple[Any, ...], values: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -243,8 +343,7 @@ class Fused(Generic[P, R]):
         try:
             run, slots = self._prepare(key, values)
         except FusionError as error:
-            # The compiler's own frames would bury the place that the message points at.
-            raise error.with_traceback(None) from error.__cause__
+            raise error.bare() from error.__cause__
         return self.py_func(*args, **kwargs) if run is None else run(values, slots)
 
     def _prepare(self, key: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
@@ -252,46 +351,39 @@ class Fused(Generic[P, R]):
         with self._lock:
             adapter = self._common_adapter(values)
             if adapter is None:
-                self._plans[key] = None
+                # The key of a container does not tell what is in it, so the next one must be looked into again.
+                if not any(isinstance(value, tuple | list | dict) for value in values):
+                    self._make_room(key)
+                    self._plans[key] = None
                 return None, ()
             variant, slots = self._variant(values)
             plan = build_plan(variant, self._names, values, slots, adapter, self._options)
-            captured = tuple((slot, signer(slots[slot])(slots[slot])) for _, slot in variant.captured)
-            if len(self._plans) >= MAX_PLANS:
-                self._plans.clear()
+            captured = tuple(
+                (slot, named_signature(f"captured array {name!r}", slots[slot])) for name, slot in variant.captured
+            )
+            self._make_room(key)
             entries = self._plans.setdefault(key, [])
             if entries is not None:  # the newest first: it is the likeliest to be asked for again
                 entries.insert(0, (variant.prelude, plan.run, captured))
                 del entries[64:]
         return plan.run, slots
 
+    def _make_room(self, key: tuple[Any, ...]) -> None:
+        """Forget all plans when there are too many: keys keep the functions in them alive."""
+        if key not in self._plans and len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+
     def _common_adapter(self, values: tuple[Any, ...]) -> Adapter | None:
         """The library of the arrays; None if there are no arrays."""
-        found = []
-        for name, value in zip(self._names, values, strict=True):
-            if arrays.is_array(value):
-                found.append((name, value))
-            elif isinstance(value, tuple | list) and any(arrays.is_array(item) for item in value):
-                raise FusionTypeError(
-                    f"argument {name!r} is a {type(value).__name__} that holds arrays: pass each array as an "
-                    f"argument of its own"
-                )
-        if not found:
-            return None
-        adapter = arrays.common_adapter(found)
-        if self._device is not None and adapter.on_device != (self._device == "cuda"):
-            where = "on a GPU" if adapter.on_device else "in host memory"
-            raise FusionTypeError(
-                f"argument {found[0][0]!r} is a {adapter.name} array {where}, and {self._kernel_name} was made "
-                f"with device={self._device!r}"
-            )
-        return adapter
+        return common_adapter(self._names, values, self._device, self._kernel_name)
 
     def _variant(self, values: tuple[Any, ...]) -> tuple[Variant, tuple[Any, ...]]:
         """The variant for these arguments, and the values of its prelude."""
         parameters = {name: parameter_of(name, value) for name, value in zip(self._names, values, strict=True)}
         kinds = tuple(kind_key(parameter) for parameter in parameters.values())
-        if len(self._variants) >= MAX_VARIANTS:  # a new lambda as an argument of each call, say
+        if (
+            kinds not in self._variants and len(self._variants) >= MAX_VARIANTS
+        ):  # a new lambda as an argument of each call, say
             self._variants.clear()
         variants = self._variants.setdefault(kinds, [])
         for variant in variants:
@@ -304,7 +396,7 @@ class Fused(Generic[P, R]):
         variants.insert(0, variant)
         del variants[64:]
         self.nout = len(variant.program.results)
-        return variant, variant.lowered.host_values
+        return variant, variant.take_host_values()
 
     def _build(self, parameters: dict[str, Parameter]) -> Variant:
         """Lower for these arguments.
@@ -325,22 +417,31 @@ class Fused(Generic[P, R]):
                     f"expressions into statements"
                 ) from None
 
-        first = self._names[0] if self._names else ""
-        receiver = parameters.get(first) if first in _RECEIVERS else None
-        if not isinstance(receiver, HostParameter):
-            return build(parameters)
         try:
             return build(parameters)
-        except FusionError:
-            return build({**parameters, first: Static(receiver.value)})
+        except FusionError as error:
+            first = error
+        name = self._names[0] if self._names else ""
+        receiver = parameters.get(name)
+        if not is_receiver(receiver):
+            raise first
+        try:
+            return build({**parameters, name: Static(receiver.value)})
+        except FusionError as error:
+            second = error
+        # The one that got further tells what is really wrong.
+        raise second if second.reached() > first.reached() else first
 
     def _structural_values(self, loc: Loc | None, value: object) -> int:
         seen = self._structural.setdefault(loc, set())
-        seen.add(value)
+        if len(seen) <= STRUCTURAL_VALUES:  # one more than matters
+            seen.add(value)
         return len(seen)
 
-    def explain(self, *args: Any, target: str | None = None, **kwargs: Any) -> Any:
-        """Show what a call with these arguments compiles to; nothing is run.
+    def explain(self, *args: Any, target: str | None = None, **kwargs: Any) -> Explanation:
+        """Show what a call with these arguments compiles to, and launch nothing.
+
+        What Python computes before a launch is computed, as in a call.
 
         Parameters
         ----------
@@ -354,6 +455,15 @@ class Fused(Generic[P, R]):
         Explanation
             Prints as text; its attributes hold the parts.
 
+        Raises
+        ------
+        FusionTypeError
+            If there is no array among the arguments, or they do not fit the parameters.
+        FusionValueError
+            For an unknown target.
+        FusionError
+            Whatever the call would raise.
+
         Examples
         --------
         >>> import numpy as np
@@ -364,12 +474,19 @@ class Fused(Generic[P, R]):
         """
         from numfuse.tools.explain import explain
 
+        needed = required(inspect.signature(self.py_func))
+        if needed and not args and not kwargs:
+            raise FusionTypeError(
+                f"explain() takes the arguments of a call: {self._label}.explain({', '.join(needed)})"
+            )
         values = self._bind(args, kwargs)
-        key = self._sign(values)
-        adapter = self._common_adapter(values)
-        if adapter is None:
-            raise FusionTypeError("explain() needs at least one array: without one there is no kernel")
-        del key
-        with self._lock:
-            variant, slots = self._variant(values)
-        return explain(variant, self._names, values, slots, adapter, self._options, target)
+        self._sign(values)  # refuses what a call would refuse
+        try:
+            adapter = self._common_adapter(values)
+            if adapter is None:
+                raise FusionTypeError("explain() needs at least one array: without one there is no kernel")
+            with self._lock:
+                variant, slots = self._variant(values)
+            return explain(variant, self._names, values, slots, adapter, self._options, target, self.py_func)
+        except FusionError as error:
+            raise error.bare() from error.__cause__

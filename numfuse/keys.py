@@ -6,12 +6,13 @@ import enum
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from numfuse import arrays
 from numfuse.arrays import Refusal
+from numfuse.body import BufferResult, HostResult, Program, ValueResult, Weak, node_results
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
 from numfuse.frontend.lower_values import HostParameter
@@ -41,7 +42,12 @@ _BY_VALUE = (str, bytes, np.dtype, enum.Enum, type, types.MethodType, type(None)
 # something structural the object itself.
 
 SIGNERS: dict[type, Callable[[Any], Any]] = dict.fromkeys(
-    (bool, int, float, complex, *set(np.sctypeDict.values()), tuple, list, dict), type
+    (
+        *(bool, int, float, complex, tuple, list, dict),
+        # Of NumPy's scalars the numbers: a np.str_ is a string, and decides which code there is.
+        *(kind for kind in set(np.sctypeDict.values()) if issubclass(kind, np.number | np.bool_)),
+    ),
+    type,
 )
 
 
@@ -55,6 +61,20 @@ def signer(value: Any) -> Callable[[Any], Any]:
         found = other if adapter is None else adapter.signature
         SIGNERS[kind] = found
     return found
+
+
+def named_signature(phrase: str, value: Any) -> Any:
+    """The key of a value; `phrase` names it in the error for an array that can't be used.
+
+    Raises
+    ------
+    FusionError
+        For such an array.
+    """
+    try:
+        return signer(value)(value)
+    except Refusal as refusal:
+        raise refusal.error(f"{phrase} {refusal.message}") from None
 
 
 def is_structural(value: object) -> bool:
@@ -83,7 +103,19 @@ class _Identity:
 
 def unchanged(captured: tuple[tuple[int, Any], ...], slots: tuple[Any, ...]) -> bool:
     """Whether captured arrays still have the signatures that a plan was made for."""
-    return all(signer(slots[slot])(slots[slot]) == signature for slot, signature in captured)
+    try:
+        return all(signer(slots[slot])(slots[slot]) == signature for slot, signature in captured)
+    except Refusal:  # it became one that can't be used; lowering says so, with its name
+        return False
+
+
+def is_receiver(parameter: Parameter | None) -> TypeGuard[HostParameter]:
+    """Whether a first argument may be the object of a method: no number, and no container of Python's own."""
+    if not isinstance(parameter, HostParameter):
+        return False
+    value = parameter.value
+    plain = isinstance(value, int | float | complex | np.generic) or type(value).__module__ == "builtins"
+    return not plain
 
 
 def parameter_of(name: str, value: Any) -> Parameter:
@@ -109,6 +141,43 @@ def kind_key(parameter: Parameter) -> Any:
         return structural_key(parameter.value)
     element = getattr(parameter, "element", None)
     return ("array", element.type) if element is not None else type(getattr(parameter, "value", None))
+
+
+def loop_types(kinds: tuple[Any, ...], program: Program) -> str:
+    """A lowering as NumPy writes a loop of a ufunc: ``ff->f``.
+
+    Parameters
+    ----------
+    kinds : tuple
+        What :func:`kind_key` says of each parameter.
+    program : Program
+        The typed program.
+    """
+    types_of = {value.id: value.type for node in program.block.nodes for value in node_results(node)}
+    results = ""
+    for result in program.results:
+        match result:
+            case ValueResult():
+                results += _letter(types_of[result.value])
+            case BufferResult():
+                results += _letter(program.buffer(result.buffer).dtype)
+            case HostResult():
+                results += _letter(program.host_slots[result.slot])
+    return f"{''.join(map(_letter, kinds))}->{results}"
+
+
+def _letter(kind: Any) -> str:
+    """NumPy's letter for a dtype, a weak number, a Python type or a key; ``O`` for all that is no number."""
+    match kind:
+        case ("array", np.dtype() as dtype):
+            return str(dtype.char)
+        case np.dtype():
+            return str(kind.char)
+        case Weak():
+            return str(kind.loop_dtype.char)
+        case type() if kind in (bool, int, float, complex) or issubclass(kind, np.generic):
+            return str(np.dtype(kind).char)
+    return "O"
 
 
 def identifier(name: str) -> str:

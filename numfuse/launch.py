@@ -9,21 +9,23 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from numfuse import arrays
-from numfuse.arrays import Adapter, ArrayInfo, layout
-from numfuse.backends.driver import Launcher, words_format
-from numfuse.backends.element import Nest, parameters
+from numfuse.arrays import Adapter, ArrayInfo, Refusal, layout
+from numfuse.backends.element import Access, Nest, parameters, words_format
 from numfuse.body import HostArg
 from numfuse.errors import FusionTypeError
 from numfuse.passes.shapes import Extents, concrete_shapes, stays_array
 from numfuse.passes.stages import group_by_shape
 from numfuse.pipeline import Variant
 from numfuse.runner import Job, Run, RunnerWriter
+
+if TYPE_CHECKING:
+    from numfuse.backends.driver import Launcher
 
 Values = Sequence[Any]
 
@@ -64,18 +66,26 @@ def build_plan(
     ------
     FusionValueError
         Shapes that do not broadcast, at the operation that meets them.
+    FusionTypeError
+        A captured array of another library or device than the arguments; strides that a GPU can't follow.
     """
     program = variant.program
     positions = {name: k for k, name in enumerate(names)}
     positions.update({name: len(args) + slot for name, slot in variant.captured})
+    labels = {k: f"argument {name!r}" for k, name in enumerate(names)}
+    labels.update({len(args) + slot: f"captured array {name!r}" for name, slot in variant.captured})
     values = (*args, *slots)
-    infos = {b.name: _info(values[positions[b.name]], adapter) for b in program.buffers}
+    like = next(k for k, value in enumerate(args) if arrays.adapter_of(value) is adapter)
+    arrays.common_adapter([(names[like], args[like])], [(name, slots[slot]) for name, slot in variant.captured])
+    infos = {}
+    for buffer in program.buffers:
+        position = positions[buffer.name]
+        infos[buffer.name] = _info(values[position], adapter, labels[position])
     yields = concrete_shapes(program, {name: info.shape for name, info in infos.items()})
-    like = next(k for k, value in enumerate(values) if arrays.adapter_of(value) is adapter)
 
     jobs, allocators = _jobs(variant, infos, yields, positions, adapter, values[like])
     device = adapter.device(values[like])
-    writer = RunnerWriter(len(args), adapter, like)
+    writer = RunnerWriter(len(args), adapter, like, labels)
     writer.allocate(allocators)
     if jobs and compile_kernels:
         if device is None:
@@ -88,8 +98,11 @@ def build_plan(
     return Plan(tuple(jobs), adapter, device, writer.build(program, scalar, positions, program.name))
 
 
-def _info(value: Any, adapter: Adapter) -> ArrayInfo:
-    return (arrays.adapter_of(value) or adapter).info(value)
+def _info(array: Any, adapter: Adapter, label: str) -> ArrayInfo:
+    try:
+        return adapter.info(array)
+    except Refusal as refusal:
+        raise refusal.labelled(label) from None
 
 
 def _jobs(
@@ -159,42 +172,29 @@ def _write_cpu(writer: RunnerWriter, variant: Variant, jobs: Sequence[Job], opti
         names = writer.namespace
         names[f"pack_{k}"] = packer.pack_into
         names[f"kernel_{k}"] = kernel.run
-        names[f"buffer_{k}"] = _ThreadBuffer(packer.size)
+        names[f"free_{k}"] = []
+        names[f"new_{k}"] = partial(_new_buffer, packer.size // 8)
         if job.size * cost < threads.WORTHWHILE:
-            # Nothing else runs on this thread between the packing and the end of the kernel, so the thread
-            # keeps one buffer.
-            writer.lines += [
-                f"try: words, where = buffer_{k}.prepared",
-                f"except AttributeError: words, where = buffer_{k}.prepare()",
-                f"pack_{k}(words, 0, {', '.join(words)})",
-                f"kernel_{k}(where, 0, {job.size})",
-            ]
+            launch = f"kernel_{k}(where, 0, {job.size})"
         else:
             names["threads_run"] = threads.run
-            writer.lines += [
-                f"words, where = buffer_{k}.new()",
-                f"pack_{k}(words, 0, {', '.join(words)})",
-                f"threads_run(kernel_{k}, where, {job.size}, {cost!r})",
-            ]
+            launch = f"threads_run(kernel_{k}, where, {job.size}, {cost!r})"
+        # A call takes its buffer out of the list: another thread, or a signal handler that calls this function
+        # once more, finds another one or makes it.
+        writer.lines += [
+            f"try: taken = free_{k}.pop()",
+            f"except IndexError: taken = new_{k}()",
+            "words, where = taken",
+            f"pack_{k}(words, 0, {', '.join(words)})",
+            launch,
+            f"free_{k}.append(taken)",
+        ]
 
 
-class _ThreadBuffer(threading.local):
-    """Memory for packed arguments: one for each thread, or a new one."""
-
-    prepared: tuple[Any, int]
-
-    def __init__(self, size: int) -> None:
-        self.size = max(size, 1)
-
-    def new(self) -> tuple[Any, int]:
-        """A new buffer, and its address."""
-        buffer = ctypes.create_string_buffer(self.size)
-        return buffer, ctypes.addressof(buffer)
-
-    def prepare(self) -> tuple[Any, int]:
-        """This thread's buffer, made."""
-        self.prepared = self.new()
-        return self.prepared
+def _new_buffer(words: int) -> tuple[Any, int]:
+    """Memory for packed arguments, and its address, a multiple of 8."""
+    buffer = (ctypes.c_uint64 * words)()
+    return buffer, ctypes.addressof(buffer)
 
 
 def cpu_kernel(variant: Variant, nest: Nest, options: Options) -> Any:
@@ -214,36 +214,99 @@ def cpu_kernel(variant: Variant, nest: Nest, options: Options) -> Any:
 
 
 def _write_gpu(writer: RunnerWriter, variant: Variant, jobs: Sequence[Job], device: int, options: Options) -> None:
-    """One launch for all nests, on the arrays' own current stream."""
+    """One launch for all nests, on the stream of the array that the results are made like."""
+    _check_strides(writer, jobs)
     nests = tuple(job.nest for job in jobs)
     words = ", ".join(writer.words(jobs, parameters(nests)))
     launcher, grid = _launcher(variant, jobs, device, options, aligned=True)
-    names = writer.namespace
-    names["narrow"] = _Narrow(variant, jobs, device, options)
-    addresses = _address_texts(writer, jobs)
-    stream = writer.adapter.stream_code.format(writer.array(writer.like), device)
-    statements, used = launcher.statements(grid, stream, words)
-    names |= used
-    writer.lines += [
-        f"if ({' | '.join(text for text, _ in addresses)}) & 15:",
-        f"    launch_narrow, grid = narrow({', '.join(f'({text}, {size})' for text, size in addresses)})",
-        f"    launch_narrow(grid, {stream}, {words})",
-        "else:",
-        *(f"    {line}" for line in statements),
-    ]
+    writer.lines.append(f"stream = {writer.adapter.stream_code.format(writer.array(writer.like), device)}")
+    others = _order_streams(writer, jobs, device)
+    statements, used = launcher.statements(grid, "stream", words)
+    writer.namespace |= used
+    starts = _starts(writer, jobs)
+    misaligned = _misaligned(starts)
+    if misaligned:
+        writer.namespace["narrow"] = _Narrow(variant, jobs, device, options, starts)
+        writer.lines += [
+            f"if {misaligned}:",
+            f"    launch_narrow, grid = narrow({', '.join(start.text for start in starts)})",
+            f"    launch_narrow(grid, stream, {words})",
+            "else:",
+            *(f"    {line}" for line in statements),
+        ]
+    else:
+        writer.lines += statements
+    # What is given to the other streams from now on may overwrite what the kernel reads.
+    writer.lines += [f"if {other} != stream: order(stream, {other}, {device})" for other in others]
 
 
-def _address_texts(writer: RunnerWriter, jobs: Sequence[Job]) -> list[tuple[str, int]]:
-    """Each address that the kernel gets, as text, and the size of what lies there."""
-    texts: dict[str, int] = {}
+def _check_strides(writer: RunnerWriter, jobs: Sequence[Job]) -> None:
+    """Refuse operands with elements at addresses that a GPU can't load from, wherever they start."""
     for job in jobs:
-        described = (*job.nest.element.operands, *job.nest.element.outputs)
-        wheres = [writer.array(position) for position in job.operands]
-        wheres += [f"out_{position}" for position in job.outputs]
-        for where, offset, argument in zip(wheres, job.offsets, described, strict=True):
-            name = writer.address(where)
-            texts[f"{name} + {offset}" if offset else name] = argument.dtype.itemsize
-    return list(texts.items())
+        for argument, strides, position in zip(job.nest.element.operands, job.strides, job.operands, strict=False):
+            itemsize = argument.dtype.itemsize
+            if any(stride % itemsize for stride in strides):
+                raise FusionTypeError(
+                    f"{writer.labels[position]} has elements of {itemsize} bytes and strides that are no multiples "
+                    f"of {itemsize}, where a GPU can't load them: copy it first"
+                )
+
+
+def _order_streams(writer: RunnerWriter, jobs: Sequence[Job], device: int) -> list[str]:
+    """Let the kernel wait for the streams of its further operands; the names of these streams.
+
+    Only for libraries whose arrays are bound to streams. The arrays of the others are all on the current one.
+    """
+    if not writer.adapter.stream_of_array:
+        return []
+    from numfuse.backends import driver
+
+    further = {position for job in jobs for position in job.operands} - {writer.like}
+    others = []
+    for position in sorted(further):
+        others.append(f"stream_{position}")
+        writer.lines += [
+            f"{others[-1]} = {writer.adapter.stream_code.format(writer.array(position), device)}",
+            f"if {others[-1]} != stream: order({others[-1]}, stream, {device})",
+        ]
+    if others:
+        writer.namespace["order"] = driver.order
+    return others
+
+
+@dataclass(slots=True)
+class _Start:
+    """An address that the kernel gets: its text, what lies there, and whether vectors are loaded from there."""
+
+    text: str
+    itemsize: int
+    label: str
+    wide: bool
+
+
+def _starts(writer: RunnerWriter, jobs: Sequence[Job]) -> list[_Start]:
+    """Each address that the kernel gets, once."""
+    from numfuse.backends.cuda_loops import vector_width
+
+    starts: dict[str, _Start] = {}
+    for job in jobs:
+        nest = job.nest
+        vectors = vector_width(nest) > 1
+        described = (*nest.element.operands, *nest.element.outputs)
+        accesses = (*nest.operands, *nest.outputs)
+        labels = [writer.labels[position] for position in job.operands] + ["a new result"] * len(job.outputs)
+        for text, argument, access, label in zip(writer.job_addresses(job), described, accesses, labels, strict=True):
+            start = starts.setdefault(text, _Start(text, argument.dtype.itemsize, label, False))
+            start.wide |= vectors and access is Access.DENSE
+    return list(starts.values())
+
+
+def _misaligned(starts: Sequence[_Start]) -> str:
+    """A test for addresses that the kernel can't take: no multiples of 16 for vectors, else of the element's size."""
+    masks: dict[int, list[str]] = {}
+    for start in starts:
+        masks.setdefault(16 if start.wide else start.itemsize, []).append(start.text)
+    return " | ".join(f"({' | '.join(texts)}) & {size - 1}" for size, texts in masks.items() if size > 1)
 
 
 def _launcher(
@@ -257,23 +320,24 @@ def _launcher(
 class _Narrow:
     """The kernel for addresses that are no multiples of 16 bytes, compiled when first met."""
 
-    def __init__(self, variant: Variant, jobs: Sequence[Job], device: int, options: Options) -> None:
+    def __init__(
+        self, variant: Variant, jobs: Sequence[Job], device: int, options: Options, starts: Sequence[_Start]
+    ) -> None:
         self.arguments = (variant, jobs, device, options)
+        self.starts = starts
         self.found: tuple[Callable[..., None], int] | None = None
-        self.lock = threading.Lock()
 
-    def __call__(self, *addresses: tuple[int, int]) -> tuple[Callable[..., None], int]:
-        for address, itemsize in addresses:
-            if address % itemsize:
+    def __call__(self, *addresses: int) -> tuple[Callable[..., None], int]:
+        for address, start in zip(addresses, self.starts, strict=True):
+            if address % start.itemsize:
                 raise FusionTypeError(
-                    f"an array of {itemsize}-byte elements starts at an address that is not a multiple of "
-                    f"{itemsize}, where a GPU can't load it: copy it first"
+                    f"{start.label} has elements of {start.itemsize} bytes and starts at an address that is not a "
+                    f"multiple of {start.itemsize}, where a GPU can't load it: copy it first"
                 )
-        with self.lock:
-            if self.found is None:
-                launcher, grid = _launcher(*self.arguments, aligned=False)
-                self.found = launcher.launch, grid
-            return self.found
+        if self.found is None:  # two threads may both come here: they find one kernel
+            launcher, grid = _launcher(*self.arguments, aligned=False)
+            self.found = launcher.launch, grid
+        return self.found
 
 
 def gpu_kernel(variant: Variant, nests: tuple[Nest, ...], device: int, options: Options) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -61,6 +61,12 @@ class Variant:
     elements: dict[tuple[tuple[int, ...], ...], tuple[tuple[Stage, ElementFunction], ...]] = field(default_factory=dict)
     kernels: dict[object, object] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    host_values: tuple[object, ...] = ()
+
+    def take_host_values(self) -> tuple[object, ...]:
+        """The prelude's values of the call that was lowered, once: the variant must not keep its arrays alive."""
+        values, self.host_values = self.host_values, ()
+        return values
 
     def stages(self, groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[Stage, ElementFunction], ...]:
         """The stages for results grouped like that, each with its element function."""
@@ -119,12 +125,19 @@ def build_variant(
     writer = lowered.prelude
     for guard in guards:
         writer.within(writer.slots[guard.slot], guard.low, guard.high)
+    prelude, source = writer.build(name), writer.source()
+    host_values = lowered.host_values
+    for host in writer.slots:
+        host.value = None
     return Variant(
         inlined=inlined,
-        lowered=lowered,
-        program=Program(usable(name), program.buffers, program.block, program.results, program.structure, program.host_slots),
-        prelude=writer.build(name),
-        prelude_source=writer.source(),
+        lowered=replace(lowered, host_values=()),
+        program=Program(
+            usable(name), program.buffers, program.block, program.results, program.structure, program.host_slots
+        ),
+        prelude=prelude,
+        prelude_source=source,
+        host_values=host_values,
         captured=tuple(lowered.captured_arrays.items()),
     )
 

@@ -7,9 +7,10 @@ the results nest. What is left are attribute reads, one allocation a result, one
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from numfuse.body import BufferResult, HostArg, HostResult, Program, ValueResult
 from numfuse.errors import FusionOverflowError, Loc
 
 Run = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+_numbers = itertools.count()  # of runners: each has a file name of its own in linecache
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,14 @@ class RunnerWriter:
         The library of the arrays.
     like : int
         Position of the array that results are allocated like.
+    labels : mapping
+        What errors call the array at each position: ``argument 'x'``, ``captured array 'table'``.
     """
 
     count: int
     adapter: Adapter
     like: int
+    labels: Mapping[int, str]
     namespace: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)  # array expression -> name of its address
@@ -73,17 +79,43 @@ class RunnerWriter:
             self.namespace[f"allocate_{k}"] = allocator
             self.lines.append(f"out_{k} = allocate_{k}(like)")
 
-    def address(self, array: str) -> str:
-        """The name of the address of an array, read once."""
+    def address(self, position: int) -> str:
+        """The name of the address of the array at a position, read once."""
+        array = self.array(position)
         if array not in self.addresses:
-            name = f"address_{len(self.addresses)}"
-            self.addresses[array] = name
-            self.lines.append(f"{name} = {self.adapter.address_code.format(array)}")
+            reading = self._read_address(array)
+            if self.adapter.address_error is None:
+                self.lines.append(reading)
+            else:
+                self.namespace |= {"address_error": self.adapter.address_error, "no_address": self.adapter.no_address}
+                label = self.labels[position]
+                self.lines += [
+                    f"try: {reading}",
+                    f"except address_error: raise no_address({array}).labelled({label!r}) from None",
+                ]
         return self.addresses[array]
+
+    def out_address(self, output: int) -> str:
+        """The name of the address of a new array, read once."""
+        array = f"out_{output}"
+        if array not in self.addresses:
+            self.lines.append(self._read_address(array))
+        return self.addresses[array]
+
+    def _read_address(self, array: str) -> str:
+        name = self.addresses[array] = f"address_{len(self.addresses)}"
+        return f"{name} = {self.adapter.address_code.format(array)}"
+
+    def job_addresses(self, job: Job) -> list[str]:
+        """The text of the address at which each operand, then each output of a nest starts."""
+        names = [self.address(position) for position in job.operands]
+        names += [self.out_address(output) for output in job.outputs]
+        return [f"{name} + {offset}" if offset else name for name, offset in zip(names, job.offsets, strict=True)]
 
     def words(self, jobs: Sequence[Job], declared: Sequence[Parameter]) -> list[str]:
         """The text of each word of the packed arguments."""
         seen = [0] * len(jobs)
+        addresses = [self.job_addresses(job) for job in jobs]
         texts = []
         for parameter in declared:
             job = jobs[parameter.nest]
@@ -96,19 +128,13 @@ class RunnerWriter:
                 case "stride":
                     texts.append(str(job.strides[array][axis]))
                 case "address":
-                    count = len(job.operands)
-                    name = (
-                        self.address(self.array(job.operands[array]))
-                        if array < count
-                        else self.address(f"out_{job.outputs[array - count]}")
-                    )
-                    offset = job.offsets[array]
-                    texts.append(f"{name} + {offset}" if offset else name)
+                    texts.append(addresses[parameter.nest][array])
                 case "scalar":
                     node = job.scalars[seen[parameter.nest]]
                     seen[parameter.nest] += 1
-                    convert = f"convert_{len(self.namespace)}"
-                    self.namespace[convert] = conversion(parameter.dtype, node.loc)
+                    convert = f"convert_{node.slot}_{parameter.dtype.name}"
+                    if convert not in self.namespace:
+                        self.namespace[convert] = conversion(parameter.dtype, node.loc)
                     texts.append(f"{convert}(slots[{node.slot}])")
         return texts
 
@@ -141,7 +167,7 @@ class RunnerWriter:
 
         self.lines.append(f"return {text(program.structure)}")
         source = "def run(args, slots):\n" + "".join(f"    {line}\n" for line in self.lines)
-        filename = f"<numfuse call of {label} {id(self):x}>"
+        filename = f"<numfuse call of {label} {next(_numbers)}>"
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
         exec(compile(source, filename, "exec"), self.namespace)
         run: Run = self.namespace["run"]
@@ -157,7 +183,8 @@ def conversion(dtype: np.dtype, loc: Loc | None) -> Callable[[Any], Any]:
 
         def whole(value: Any) -> int:
             if isinstance(value, np.generic):
-                return int(value.astype(dtype))
+                with np.errstate(all="ignore"):
+                    return int(value.astype(dtype))
             if not low <= value <= high:
                 raise FusionOverflowError(f"Python integer {value} out of bounds for {dtype}", loc)
             return int(value)

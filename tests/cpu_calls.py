@@ -77,7 +77,11 @@ def python(program: str, **environment: str) -> str:
     """What a fresh Python process prints."""
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)]),
+            **environment,
+        },
         capture_output=True,
         text=True,
         timeout=120,

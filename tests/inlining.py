@@ -8,8 +8,10 @@ import operator
 
 import numpy as np
 
-from numfuse.frontend import Kind, inline
+from numfuse.frontend.binding import Kind
 from numfuse.frontend.escapes import remove_escapes
+from numfuse.frontend.frames import static_of
+from numfuse.frontend.inline import inline
 
 E, U, H = Kind.ELEMENT, Kind.UNIFORM, Kind.HOST
 OPERATIONS = (
@@ -31,7 +33,8 @@ def fuse(function, operations=OPERATIONS, **kinds):
 
 def runnable(inlined, tree=None):
     """The inlined tree as a Python function, captured values read now."""
-    namespace = dict(inlined.statics)
+    nodes = [node for node in ast.walk(tree or inlined.tree) if isinstance(node, ast.Name)]
+    namespace = {node.id: static.value for node in nodes if (static := static_of(node)) is not None}
     namespace.update({name: capture.read() for name, capture in inlined.captured.items()})
     text = ast.unparse(tree or inlined.tree)
     exec(compile(text, "<inlined>", "exec"), namespace)
@@ -52,8 +55,13 @@ def check(function, *rows, **kinds):
             expected = function(*row)
             got = again(*row)
             assert repr(got) == repr(expected), (row, ast.unparse(tree))
-    assert all(guard.holds() for guard in inlined.guards)
+    assert holds(inlined)
     return inlined
+
+
+def holds(inlined):
+    """Whether every guarded place still holds the same object."""
+    return all(guard.reference.read() is guard.expected for guard in inlined.guards)
 
 
 def text(inlined):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpu_calls import DENSE, REPEATED, SCALAR, element, flat, pack, python
+from machine_code import VectorCounts, assembly, vector_counts
 
 from numfuse import cache
 from numfuse.backends import cpu
@@ -23,14 +24,14 @@ needs_x86 = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in memory; the tests of the disk cache set a folder of their own."""
-    monkeypatch.setattr(cpu, "_cache_folder", lambda: None)
+    monkeypatch.setattr(cache, "safe_directory", lambda create: None)
 
 
 # --- the machine code ---------------------------------------------------------------------------------------
 
 
-def counts(nest: Nest) -> cpu.VectorCounts:
-    return cpu.vector_counts(cpu.assembly(cpu.compile_kernel(kernel_source(nest, "f"))))
+def counts(nest: Nest) -> VectorCounts:
+    return vector_counts(assembly(cpu.compile_kernel(kernel_source(nest, "f"))))
 
 
 @needs_x86
@@ -40,7 +41,7 @@ def test_flat_loops_vectorise(dtype: str) -> None:
     plain = element(f"{head} -> x * y + z", f"o: {dtype}")
     branch = element(f"{head} -> (x * y if x > z else z - y * g)", f"o: {dtype}", f"g: {dtype}")
     for function in (plain, branch):
-        text = cpu.assembly(cpu.compile_kernel(kernel_source(flat(function), "f")))
+        text = assembly(cpu.compile_kernel(kernel_source(flat(function), "f")))
         assert packed(text, "mul") >= 2  # unrolled
         assert single(text, "mul") <= 2  # the rest that fills no vector
 
@@ -51,7 +52,7 @@ def test_many_arrays_vectorise() -> None:
     head = ", ".join(f"x{k}: float32" for k in range(13))
     results = ", ".join(f"x{k} * x{k + 1} * x{k + 2}" for k in range(11))
     function = element(f"{head} -> {results}", ", ".join(f"o{k}: float32" for k in range(11)))
-    text = cpu.assembly(cpu.compile_kernel(kernel_source(flat(function), "f")))
+    text = assembly(cpu.compile_kernel(kernel_source(flat(function), "f")))
     assert packed(text, "mul") >= 22
     assert single(text, "mul") <= 22
 
@@ -67,7 +68,7 @@ def test_mixed_widths_and_bools_vectorise() -> None:
 @pytest.mark.parametrize("operand", [DENSE, REPEATED, SCALAR])
 def test_rows_vectorise(operand: Access) -> None:
     function = element("x: float32, y: float32 -> x * y", "o: float32")
-    text = cpu.assembly(cpu.compile_kernel(kernel_source(Nest(function, 2, (DENSE, operand), (DENSE,)), "f")))
+    text = assembly(cpu.compile_kernel(kernel_source(Nest(function, 2, (DENSE, operand), (DENSE,)), "f")))
     assert packed(text, "mul") >= 2
     assert single(text, "mul") <= 2
 
@@ -91,8 +92,8 @@ def test_vector_counts() -> None:
     text = "\tvmulps\t%zmm0, %zmm1, %zmm2\n\tvaddpd\t(%rax), %ymm0, %ymm0\n\tvmulss\t%xmm0, %xmm1, %xmm2\n"
     text += "\tvmovd\t%eax, %xmm0\n\tvpaddd\t%xmm0, %xmm1, %xmm2\n\taddq\t$1, %rax\n"
     text += "\tfmul\tv0.4s, v1.4s, v2.4s\n"
-    assert cpu.vector_counts(text) == cpu.VectorCounts(1, 1, 2, 2)
-    assert cpu.vector_counts(text).vector == 4
+    assert vector_counts(text) == VectorCounts(1, 1, 2, 2)
+    assert vector_counts(text).vector == 4
 
 
 @needs_x86
@@ -103,11 +104,12 @@ def test_full_vector_width(tmp_path: Path) -> None:
         from numfuse.backends import cpu
         from numfuse.backends.cpu_kernels import kernel_source
         from numfuse.backends.element import Access, Argument, ElementFunction, Nest
-        cpu._cache_folder = lambda: None
+        cpu.cache.safe_directory = lambda create: None
         x, o = (Argument(name, np.dtype("float32")) for name in "xo")
         function = ElementFunction("f", "def f(x):\\n    return (x * x,)\\n", (x,), (), (o,))
         kernel = cpu.compile_kernel(kernel_source(Nest(function, 1, (Access.DENSE,), (Access.DENSE,)), "f"))
-        print(cpu.vector_counts(cpu.assembly(kernel)).bits_512)
+        from machine_code import assembly, vector_counts
+        print(vector_counts(assembly(kernel)).bits_512)
     """
     features = "+avx512f,+avx512vl,+avx512bw,+avx512dq,+prefer-256-bit"
     settings = {"NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": features}
@@ -128,7 +130,7 @@ def works(kernel: cpu.CpuKernel) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(cpu, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "safe_directory", lambda create: tmp_path)
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setattr(cpu, "_compiled", {})
     return tmp_path
@@ -148,14 +150,15 @@ def test_second_process_compiles_nothing(folder: Path) -> None:
         from pathlib import Path
         from numfuse.backends import cpu
         from numfuse.backends.cpu_kernels import KernelSource
-        cpu._cache_folder = lambda: Path({str(folder)!r})
+        cpu.cache.safe_directory = lambda create: Path({str(folder)!r})
         kernel = cpu.compile_kernel(KernelSource({SOURCE.text!r}, {SOURCE.name!r}))
         import numpy as np
         x, o = np.arange(9, dtype=np.float32), np.empty(9, np.float32)
         words = np.array([9, x.ctypes.data, o.ctypes.data], np.uint64)
         kernel(words.ctypes.data, 0, 9)
         assert (o == 2 * x).all()
-        assert len(cpu.assembly(kernel)) > 100
+        from machine_code import assembly
+        assert len(assembly(kernel)) > 100
         print(kernel.from_cache)
     """
     assert python(program) == "False"
@@ -193,7 +196,7 @@ def test_damaged_cache(folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: s
 def test_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = folder / "file"
     blocked.write_text("in the way")
-    monkeypatch.setattr(cpu, "_cache_folder", lambda: blocked / "kernels")
+    monkeypatch.setattr(cache, "safe_directory", lambda create: blocked / "kernels")
     assert works(cpu.compile_kernel(SOURCE))
 
 
@@ -228,7 +231,7 @@ def test_fork_while_another_thread_compiles() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks with threads
         from numfuse.backends import cpu
         from numfuse.backends.cpu_kernels import KernelSource
-        cpu._cache_folder = lambda: None
+        cpu.cache.safe_directory = lambda create: None
         def kernel(k):
             return cpu.compile_kernel(KernelSource({SOURCE.text!r} + "# " + str(k), {SOURCE.name!r}))
         other = threading.Thread(target=lambda: [kernel(k) for k in range(4)])

@@ -22,7 +22,7 @@ DTYPES = ["bool", *INTEGERS, "float32", "float64"]
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in memory; the tests of the disk cache set a folder of their own."""
-    monkeypatch.setattr(cpu, "_cache_folder", lambda: None)
+    monkeypatch.setattr(cpu.cache, "safe_directory", lambda create: None)
 
 
 def laid_out(access: Access, dtype: np.dtype, shape: tuple[int, ...], variant: int) -> np.ndarray:

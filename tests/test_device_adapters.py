@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from adapter_checks import adapter_for, refused
 
+from numfuse import fuse
 from numfuse.arrays import adapter_of, common_adapter, is_array, lookup
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError
+from numfuse.runner import RunnerWriter
 
 F4, F8, U2 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint16)
 
@@ -88,7 +90,7 @@ def test_cupy(libraries: Callable[..., None]) -> None:
     assert adapter.name == "cupy"
     assert adapter.signature(x) == ("cupy", F4, (2, 3, 4), (48, 16, 4), 0)
     info = adapter.info(x)
-    assert (info.address, info.device, info.stream) == (4096, 0, 700)
+    assert (info.address, info.device, adapter.stream(x)) == (4096, 0, 700)
     for order in [(0, 1, 2), (2, 1, 0), (1, 0, 2)]:
         out = adapter.allocator((2, 3, 4), F8, order, x)(x)
         assert (type(out), out.dtype, out.shape) == (FakeCupyArray, F8, (2, 3, 4))
@@ -187,7 +189,7 @@ def test_torch(libraries: Callable[..., None]) -> None:
     assert adapter.signature(x) == ("torch.float32", (2, 3), None, 0)
     info = adapter.info(x)
     assert (info.dtype, info.shape, info.strides) == (F4, (2, 3), (12, 4))
-    assert (info.address, info.device, info.stream) == (640, 0, 55)
+    assert (info.address, info.device, adapter.stream(x)) == (640, 0, 55)
     assert (adapter.address(x), adapter.stream(x), adapter.device(x)) == (640, 55, 0)
     adapter.allocator((2, 3), F4, (0, 1), x)(x)
     assert torch.empty_like.calls == [((x,), {})]
@@ -243,8 +245,15 @@ def test_a_wrapped_tensor_met_by_an_existing_plan_is_an_error_for_the_user(
     libraries: Callable[..., None],
 ) -> None:
     libraries(torch=fake_torch())
-    with pytest.raises(FusionTypeError, match="an argument is a torch tensor without memory of its own"):
-        adapter_for(FakeTensor(3)).address(FakeTensor(3, wrapped=True))
+    writer = RunnerWriter(1, adapter_for(FakeTensor(3)), 0, {0: "argument 'x'"})
+    lines = [f"where = {writer.address(0)}"]
+    read = compile("\n".join(writer.lines + lines), "runner", "exec")
+    found = {**writer.namespace, "args": (FakeTensor(3),)}
+    exec(read, found)
+    assert found["where"] == 640
+    found["args"] = (FakeTensor(3, wrapped=True),)
+    with pytest.raises(FusionTypeError, match="argument 'x' is a torch tensor without memory of its own"):
+        exec(read, found)
 
 
 def test_torch_dtypes_that_a_version_lacks(libraries: Callable[..., None]) -> None:
@@ -295,7 +304,7 @@ def test_numba(libraries: Callable[..., None]) -> None:
     adapter = adapter_for(x)
     assert adapter.signature(x) == ("numba", F4, (2, 3), (12, 4), 0)
     info = adapter.info(x)
-    assert (info.address, info.device, info.stream) == (512, 0, 0)
+    assert (info.address, info.device, adapter.stream(x)) == (512, 0, 0)
     assert adapter.address(DeviceNDArray((0,), address=None)) == 0
     stream = SimpleNamespace(__cuda_stream__=lambda: (0, 99))
     x.stream = stream
@@ -340,3 +349,39 @@ def test_two_device_libraries_name_both_arguments(libraries: Callable[..., None]
         common_adapter([("a", FakeCupyArray(3)), ("b", FakeTensor(3))])
     assert str(caught.value).startswith("argument 'a' is a cupy array and argument 'b' is a torch array; ")
     assert "cupy.asarray(b)" in str(caught.value)
+
+
+def test_captured_arrays_are_named_as_such(libraries: Callable[..., None]) -> None:
+    libraries(cupy=fake_cupy())
+    x, y = FakeCupyArray(3), FakeCupyArray(3)
+    y.data.device_id = 1
+    with pytest.raises(
+        FusionTypeError, match="captured array 'table' is a NumPy array in host memory and argument 'x'"
+    ):
+        common_adapter([("x", x)], [("table", np.zeros(3))])
+    with pytest.raises(FusionTypeError, match="argument 'x' is on device 0 and captured array 'table' on device 1"):
+        common_adapter([("x", x)], [("table", y)])
+    with pytest.raises(FusionTypeError, match="captured array 'table' is a masked array"):
+        common_adapter([("x", np.ones(3))], [("table", np.ma.masked_array([1.0]))])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_captured_device_array_and_host_arguments(libraries: Callable[..., None]) -> None:
+    libraries(cupy=fake_cupy())
+    tables = {"now": np.ones(3, np.float32)}
+    table = tables["now"]
+
+    @fuse
+    def shifted(x: Any) -> Any:
+        return x + table
+
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(shifted(x), x + 1)
+    table = FakeCupyArray(3)  # a plan for host arrays exists
+    with pytest.raises(FusionTypeError) as caught:
+        shifted(x)
+    assert "argument 'x' is a NumPy array in host memory and captured array 'table' is a cupy array" in str(
+        caught.value
+    )
+    with pytest.raises(FusionTypeError, match="captured array 'table' is a cupy array"):
+        fuse(shifted.py_func)(x)

@@ -13,7 +13,7 @@ import stand_in
 from conftest import why_no_gpu
 
 from numfuse.backends import driver
-from numfuse.backends.driver import words_format
+from numfuse.backends.element import words_format
 from numfuse.errors import FusionError, FusionNotImplementedError
 
 CUBIN = "b'\\x7fELF' + bytes(60)"
@@ -40,12 +40,13 @@ def test_a_launch_reaches_the_driver():
 import sys, struct
 import numpy as np
 from numfuse.backends import driver
+from numfuse.backends.element import words_format
 assert driver.device_count() == 1
 assert driver.compute_capability(0) == (9, 0)
 assert driver.current_device() is None
 function = driver.load({CUBIN}, "tone", 0)
 assert driver.current_device() == 0
-format = driver.words_format([np.dtype(t) for t in ("i8", "u8", "u8", "f4", "?")])
+format = words_format([np.dtype(t) for t in ("i8", "u8", "u8", "f4", "?")])
 launcher = driver.Launcher(function, format, 512)
 recorded.arguments(5)
 launcher.launch(7, 0x3000, 1000, 1 << 40, 2**64 - 16, np.float32(1.5), np.bool_(True))
@@ -67,7 +68,8 @@ def test_values_that_do_not_fit_are_errors_and_nothing_is_launched():
 import struct
 import numpy as np
 from numfuse.backends import driver
-launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), driver.words_format([np.dtype("i1")]), 128)
+from numfuse.backends.element import words_format
+launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), words_format([np.dtype("i1")]), 128)
 for values in ((300,), (1.5,), (), (1, 2)):
     try:
         launcher.launch(1, 0, *values)
@@ -105,13 +107,34 @@ for cubin, entry in ((b"none" * 9, "tone"), ({CUBIN}, "missing")):
 """)
 
 
+def test_a_launch_inside_of_a_launch_has_its_own_buffer():
+    stand_in.run(f"""
+import numpy as np
+from numfuse.backends import driver
+from numfuse.backends.element import words_format
+launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), words_format([np.dtype("i8")] * 2), 32)
+recorded.arguments(2)
+original = driver._launch_kernel
+def interrupted(*args):
+    driver._launch_kernel = original
+    launcher.launch(1, 0, 3, 4)  # as a signal handler may do
+    return original(*args)
+for _ in range(2):
+    driver._launch_kernel = interrupted
+    launcher.launch(1, 0, 1, 2)
+assert [launch.words for launch in recorded.launches()] == [[3, 4], [1, 2]] * 2
+assert len(launcher.words.free) == 2
+""")
+
+
 def test_threads_have_their_own_buffers_and_get_a_context():
     stand_in.run(f"""
 import sys, threading
 import numpy as np
 from numfuse.backends import driver
+from numfuse.backends.element import words_format
 sys.setswitchinterval(1e-6)
-launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), driver.words_format([np.dtype("i8")] * 2), 32)
+launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), words_format([np.dtype("i8")] * 2), 32)
 recorded.arguments(2)
 def work(k):
     for i in range(200):
@@ -165,6 +188,7 @@ def test_after_a_fork_the_child_is_told_why():
     stand_in.run(f"""
 import os
 from numfuse.backends import driver
+from numfuse.backends.element import words_format
 launcher = driver.Launcher(driver.load({CUBIN}, "tone", 0), "<", 32)
 child = os.fork()
 if child == 0:

@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 import pytest
-from inlining import E, H, check, fuse, text
+from inlining import E, H, check, fuse, holds, text
 
 from numfuse.errors import (
     FusionAttributeError,
@@ -20,7 +20,7 @@ from numfuse.errors import (
     FusionTypeError,
     FusionValueError,
 )
-from numfuse.frontend import in_element_frame, is_host_call, loc_of
+from numfuse.frontend.frames import in_element_frame, is_host_call, loc_of
 
 GAIN = 2.0
 OFFSETS = (0.5, -1.0, 2.0)
@@ -83,20 +83,20 @@ def test_a_changed_helper_fails_its_guard(monkeypatch):
         return clip01(x) + abs(x)
 
     inlined = fuse(f, x=E)
-    assert all(guard.holds() for guard in inlined.guards)
+    assert holds(inlined)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "clip01", lambda v: v)
-        assert not all(guard.holds() for guard in inlined.guards)
+        assert not holds(inlined)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "abs", lambda v: v)
-        assert not all(guard.holds() for guard in inlined.guards)
+        assert not holds(inlined)
     with monkeypatch.context() as patch:
         patch.setattr(clip01, "__code__", (lambda v: v).__code__)
-        assert not all(guard.holds() for guard in inlined.guards)
+        assert not holds(inlined)
     with monkeypatch.context() as patch:
         patch.setattr(np, "minimum", np.maximum)
-        assert not all(guard.holds() for guard in inlined.guards)
-    assert all(guard.holds() for guard in inlined.guards)
+        assert not holds(inlined)
+    assert holds(inlined)
 
 
 def test_none_is_structural():

@@ -10,7 +10,7 @@ import pytest
 from inlining import fuse, runnable
 
 from numfuse.errors import FusionSyntaxError
-from numfuse.frontend import Kind
+from numfuse.frontend.binding import Kind
 from numfuse.frontend.escapes import remove_escapes
 
 

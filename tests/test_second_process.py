@@ -82,6 +82,12 @@ def tone(x, y, gain=1.5):
 def shapes(x, y):
     return x + 1, y * 2
 
+table = np.ones(100, np.float32)
+
+@fuse
+def shifted(x):
+    return (x + table,)
+
 @fuse(exact=True)
 def exact(x, y, gain=1.5):
     return clip01(gain * x) + y, x > y
@@ -240,3 +246,80 @@ def test_host_and_device_arrays_do_not_mix(folder: Path) -> None:
         "behind your back: move one of them to where the other is"
     )
     assert second.startswith("argument 'x' is a NumPy array in host memory and argument 'y' is a cupy array on a GPU")
+
+
+def test_alignment_is_asked_of_vectors_only(folder: Path) -> None:
+    code = """
+    def view(shape, offset, strides=None):
+        whole = cupy.ndarray((4096,), np.uint8)
+        there = cupy.MemoryPointer(whole.data.ptr + offset, whole.data)
+        return cupy.ndarray(shape, np.float32, there, strides)
+
+    x = cupy.ndarray((512,), np.float32)
+    (_, first) = launched(tone, x, x, arguments=6)
+    # One element, or elements apart, at a multiple of 4: no other kernel than for multiples of 16.
+    square = view((16, 16), 0, (96, 4))
+    for one, other, count in ((x, view((), 4), 6), (square, view((16, 16), 4, (4, 64)), 16)):
+        aligned = view(other.shape, 0, other.strides)
+        (_, wide) = launched(tone, one, aligned, arguments=count)
+        (_, same) = launched(tone, one, other, arguments=count)
+        assert (wide.function, wide.grid) == (same.function, same.grid)
+    (_, narrow) = launched(tone, view((512,), 4), x, arguments=6)
+    assert narrow.function != first.function
+    before = len(recorded.launches())
+    for arguments in (
+        (x, view((512,), 2)),
+        (x, view((), 2)),
+        (view((8, 2), 0, (10, 4)), view((8, 2), 0)),
+    ):
+        try:
+            tone(*arguments)
+        except TypeError as error:
+            print(error)
+    assert len(recorded.launches()) == before
+    """
+    first, second, third = run(folder, code, "alignment").split("\n")
+    assert first == (
+        "argument 'y' has elements of 4 bytes and starts at an address that is not a multiple of 4, where a GPU can't "
+        "load it: copy it first"
+    )
+    assert second == first
+    assert third == (
+        "argument 'x' has elements of 4 bytes and strides that are no multiples of 4, where a GPU can't load them: "
+        "copy it first"
+    )
+
+
+def test_streams_of_arrays_are_ordered(folder: Path) -> None:
+    # As with Numba's arrays, each of which may be bound to a stream.
+    code = """
+    from numfuse.arrays.cupy_arrays import CupyAdapter
+    CupyAdapter.stream_of_array, CupyAdapter.stream_code = True, "{}.stream"
+    x, y = (cupy.ndarray((100,), np.float32) for _ in range(2))
+    x.stream = y.stream = 0x5000
+    launched(tone, x, y, arguments=6)
+    assert recorded.events() == []
+    y.stream = 0x6000
+    launched(tone, x, y, arguments=6)
+    kinds = [(kind, stream) for kind, _, stream in recorded.events() if kind in ("record", "wait")]
+    assert kinds == [("record", 0x6000), ("wait", 0x5000), ("record", 0x5000), ("wait", 0x6000)], kinds
+    """
+    run(folder, code, "streams")
+
+
+def test_a_captured_array_of_another_library(folder: Path) -> None:
+    code = """
+    import grading
+    from grading import shifted
+    x = cupy.ndarray((100,), np.float32)
+    try:
+        shifted(x)
+    except TypeError as error:
+        print(error)
+    grading.table = x
+    (result,), _ = launched(shifted, x, arguments=4)
+    assert result.shape == (100,)
+    """
+    assert run(folder, code, "captured").startswith(
+        "captured array 'table' is a NumPy array in host memory and argument 'x' is a cupy array on a GPU;"
+    )

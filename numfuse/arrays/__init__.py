@@ -3,10 +3,7 @@
 from numfuse.arrays.adapter import Adapter, ArrayInfo, Refusal, Signature
 from numfuse.arrays.layout import (
     Layout,
-    aligned,
-    broadcast_shapes,
     dense_strides,
-    element_aligned,
     index_bits,
     nest_layout,
     output_order,
@@ -21,11 +18,8 @@ __all__ = [
     "Refusal",
     "Signature",
     "adapter_of",
-    "aligned",
-    "broadcast_shapes",
     "common_adapter",
     "dense_strides",
-    "element_aligned",
     "index_bits",
     "is_array",
     "nest_layout",

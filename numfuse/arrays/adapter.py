@@ -35,7 +35,11 @@ class Refusal(Exception):
 
     def named(self, parameter: str) -> FusionError:
         """The user's error, for the argument of this name."""
-        return self.error(f"argument {parameter!r} {self.message}")
+        return self.labelled(f"argument {parameter!r}")
+
+    def labelled(self, label: str) -> FusionError:
+        """The user's error, for what `label` says: ``argument 'x'``, ``captured array 'table'``."""
+        return self.error(f"{label} {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,6 @@ class ArrayInfo:
     strides: tuple[int, ...]
     address: int
     device: int | None  # ordinal of the CUDA device; None for host memory
-    readonly: bool = False
-    stream: int | None = None  # the stream on which the array is produced; None for host memory
 
 
 class Adapter(ABC):
@@ -62,15 +64,31 @@ class Adapter(ABC):
 
     name: str
     on_device: bool
-    # What a runner's text says for `address` and `stream` (an array; an array and the device's number), and the
-    # objects that these texts name.
-    address_code: str = "address_of({})"
-    stream_code: str = "stream_of({})"
+    # Python text, for a runner: of an array (as {0}) the address of its first element (0 is possible for an empty
+    # one), and with its device's number (as {1}) the handle of the stream on which work on it belongs.
+    address_code: str
+    stream_code: str
+    # What `address_code` raises for an array that `signature` could not tell from a good one.
+    address_error: type[Exception] | None = None
+    # Whether arrays are bound to streams, so that the arrays of one call may be on several.
+    stream_of_array = False
 
     @property
+    @abstractmethod
     def names(self) -> dict[str, Any]:
         """The objects that `address_code` and `stream_code` use."""
-        return {"address_of": self.address, "stream_of": self.stream}
+
+    def address(self, array: Any) -> int:
+        """What `address_code` gives, for looking at one array. Runners spell the text instead."""
+        return int(eval(self.address_code.format("array"), self.names, {"array": array}))
+
+    def stream(self, array: Any) -> int:
+        """What `stream_code` gives, for looking at one array (0 on the host)."""
+        return int(eval(self.stream_code.format("array", self.device(array)), self.names, {"array": array}))
+
+    def no_address(self, array: Any) -> Refusal:
+        """Why an array has no address, after `address_error`."""
+        return Refusal("has no address in memory")
 
     @abstractmethod
     def signature(self, array: Any) -> Signature:
@@ -79,10 +97,6 @@ class Adapter(ABC):
     @abstractmethod
     def info(self, array: Any) -> ArrayInfo:
         """The full description of an array. Raises Refusal for any array that can't be used."""
-
-    @abstractmethod
-    def address(self, array: Any) -> int:
-        """Every call: the address of the first element (0 is possible for an empty array)."""
 
     @abstractmethod
     def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
@@ -102,10 +116,6 @@ class Adapter(ABC):
     @abstractmethod
     def device(self, array: Any) -> int | None:
         """The ordinal of the array's device; None for host memory."""
-
-    @abstractmethod
-    def stream(self, array: Any) -> int:
-        """Every call: the handle of the stream on which work on this array belongs (0 on the host)."""
 
     def finish(self, array: Any) -> Any:
         """An output as it is handed to the user."""

@@ -19,7 +19,7 @@ class CupyAdapter(Adapter):
     on_device = True
 
     address_code = "{}.data.ptr"
-    stream_code = "current_stream({1}).ptr"
+    stream_code = "current_stream({1}).ptr"  # CuPy keeps one current stream for each device and thread
 
     @property
     def names(self) -> dict[str, Any]:
@@ -36,11 +36,7 @@ class CupyAdapter(Adapter):
     def info(self, array: Any) -> ArrayInfo:
         check_dtype(array.dtype)
         device = array.data.device_id
-        return ArrayInfo(array.dtype, array.shape, array.strides, array.data.ptr, device, False, self.stream(array))
-
-    def address(self, array: Any) -> int:
-        address: int = array.data.ptr
-        return address
+        return ArrayInfo(array.dtype, array.shape, array.strides, array.data.ptr, device)
 
     def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         allocate = self._on_current_device(shape, dtype, order)
@@ -74,11 +70,6 @@ class CupyAdapter(Adapter):
     def device(self, array: Any) -> int | None:
         device: int = array.data.device_id
         return device
-
-    def stream(self, array: Any) -> int:
-        # CuPy keeps one current stream for each device and thread.
-        handle: int = self._current_stream(array.data.device_id).ptr
-        return handle
 
 
 def accept(kind: type) -> None:

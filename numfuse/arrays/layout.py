@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from numfuse.backends.element import Access
-from numfuse.errors import FusionValueError
 
 Ints: TypeAlias = tuple[int, ...]
 
@@ -31,56 +30,6 @@ class Layout:
     offsets: Ints  # bytes, to be added to each array's address (not 0 where dimensions were reversed)
     size: int
     index_bits: Literal[32, 64]
-
-    @property
-    def rows_aligned(self) -> bool:
-        """Whether the rows of the DENSE arrays all start at multiples of 16 bytes if the first ones do."""
-        return not any(
-            stride % 16
-            for access, strides in zip(self.accesses, self.strides, strict=True)
-            if access is Access.DENSE
-            for stride in strides[:-1]
-        )
-
-    @property
-    def flat(self) -> bool:
-        """Whether one loop over neighbouring elements does it, as in :attr:`Nest.flat`."""
-        return len(self.extents) == 1 and all(a in (Access.DENSE, Access.SCALAR) for a in self.accesses)
-
-
-def broadcast_shapes(shapes: Sequence[Ints], names: Sequence[str] = ()) -> Ints:
-    """The common shape of arrays, by NumPy's rule.
-
-    Raises
-    ------
-    FusionValueError
-        In NumPy's words, with the arguments' names.
-
-    Examples
-    --------
-    >>> broadcast_shapes([(3, 1), (4,), ()])
-    (3, 4)
-    """
-    if not shapes:
-        return ()
-    first = shapes[0]
-    if all(shape == first for shape in shapes):
-        return tuple(first)
-    result = [1] * max(map(len, shapes))
-    for shape in shapes:
-        for d in range(-len(shape), 0):
-            extent = shape[d]
-            if extent != 1 and extent != result[d]:
-                if result[d] != 1:
-                    raise _mismatch(shapes, names)
-                result[d] = extent
-    return tuple(result)
-
-
-def _mismatch(shapes: Sequence[Ints], names: Sequence[str]) -> FusionValueError:
-    listed = " ".join(f"({','.join(map(str, s))}{',' if len(s) == 1 else ''})" for s in shapes)
-    whose = f"for arguments {', '.join(map(repr, names))}" if names else ""
-    return FusionValueError(f"operands could not be broadcast together with shapes {listed} {whose}")
 
 
 def output_order(domain: Ints, operands: Sequence[tuple[Ints, Ints]]) -> Ints:
@@ -273,21 +222,3 @@ def index_bits(extents: Ints, strides: Sequence[Ints], itemsizes: Sequence[int])
         if reach + itemsize >= 2**31:
             return 64
     return 32
-
-
-def aligned(layout: Layout, addresses: Sequence[int], width: int = 16) -> bool:
-    """Whether each row of each DENSE array starts at a multiple of `width` bytes."""
-    for access, strides, offset, address in zip(
-        layout.accesses, layout.strides, layout.offsets, addresses, strict=True
-    ):
-        if access is Access.DENSE and ((address + offset) % width or any(stride % width for stride in strides[:-1])):
-            return False
-    return True
-
-
-def element_aligned(layout: Layout, addresses: Sequence[int], itemsizes: Sequence[int]) -> bool:
-    """Whether every element of every array lies at a multiple of its own size, as a GPU needs it."""
-    for strides, offset, address, itemsize in zip(layout.strides, layout.offsets, addresses, itemsizes, strict=True):
-        if (address + offset) % itemsize or any(stride % itemsize for stride in strides):
-            return False
-    return True

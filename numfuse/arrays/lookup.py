@@ -48,58 +48,67 @@ def is_array(value: Any) -> bool:
         return True
 
 
-def common_adapter(arguments: Iterable[tuple[str, Any]]) -> Adapter:
+def common_adapter(arguments: Iterable[tuple[str, Any]], captured: Iterable[tuple[str, Any]] = ()) -> Adapter:
     """The one adapter of all arrays of a call.
 
     Parameters
     ----------
     arguments : iterable of (name, array)
         At least one.
+    captured : iterable of (name, array)
+        Arrays that the function takes from elsewhere: a closure, a module.
 
     Raises
     ------
     FusionTypeError
-        Naming both arguments, for host and device arrays in one call, arrays on different devices, and
-        arrays of different device libraries; naming one argument for an array that is refused.
+        Naming both arrays, for host and device arrays in one call, arrays on different devices, and
+        arrays of different device libraries; naming one for an array that is refused.
     """
-    first_name, first_device = "", None
+    first, first_device = ("", ""), None
     common: Adapter | None = None
-    for name, array in arguments:
+    labelled = [("argument", *item) for item in arguments] + [("captured array", *item) for item in captured]
+    for role, name, array in labelled:
         try:
             adapter = adapter_of(array)
         except Refusal as refusal:
-            raise refusal.named(name) from None
+            raise refusal.labelled(f"{role} {name!r}") from None
         if adapter is None:
-            raise FusionTypeError(f"argument {name!r} is no array but a {type(array).__qualname__}")
+            raise FusionTypeError(f"{role} {name!r} is no array but a {type(array).__qualname__}")
         device = adapter.device(array)
         if common is None:
-            first_name, first_device, common = name, device, adapter
+            first, first_device, common = (role, name), device, adapter
         elif adapter is not common or device != first_device:
-            raise _mixed(first_name, common, first_device, name, adapter, device)
+            raise _mixed(first, common, first_device, (role, name), adapter, device)
     if common is None:
         raise ValueError("common_adapter needs at least one array")
     return common
 
 
 def _mixed(
-    first: str, one: Adapter, one_device: int | None, second: str, other: Adapter, other_device: int | None
+    first: tuple[str, str],
+    one: Adapter,
+    one_device: int | None,
+    second: tuple[str, str],
+    other: Adapter,
+    other_device: int | None,
 ) -> FusionTypeError:
+    """The error for two arrays, each given as its role and name, that can't be in one call."""
+    labels = [f"{role} {name!r}" for role, name in (first, second)]
     if one.on_device != other.on_device:
-        host, device = (second, first) if one.on_device else (first, second)
+        host, device = reversed(labels) if one.on_device else labels
         where = one if one.on_device else other
         return FusionTypeError(
-            f"argument {host!r} is a NumPy array in host memory and argument {device!r} is a {where.name} "
+            f"{host} is a NumPy array in host memory and {device} is a {where.name} "
             "array on a GPU; nothing is copied behind your back: move one of them to where the other is"
         )
     if one is not other:
         return FusionTypeError(
-            f"argument {first!r} is a {one.name} array and argument {second!r} is a {other.name} array; "
+            f"{labels[0]} is a {one.name} array and {labels[1]} is a {other.name} array; "
             f"convert one of them (both can share memory without a copy), such as "
-            f"{_CONVERSIONS[one.name].format(second)}"
+            f"{_CONVERSIONS[one.name].format(second[1])}"
         )
     return FusionTypeError(
-        f"argument {first!r} is on device {one_device} and argument {second!r} on device {other_device}; "
-        "move them to one device"
+        f"{labels[0]} is on device {one_device} and {labels[1]} on device {other_device}; move them to one device"
     )
 
 

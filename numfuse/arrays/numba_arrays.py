@@ -16,6 +16,14 @@ def _device_of(array: Any) -> int:
     return device
 
 
+def _stream_of(array: Any) -> int:
+    stream = array.stream
+    if isinstance(stream, int):
+        return stream
+    # The protocol that Numba itself follows for its own and for foreign stream objects.
+    return int(stream.__cuda_stream__()[1])
+
+
 class NumbaAdapter(Adapter):
     """``DeviceNDArray``, as ``numba.cuda.to_device`` and ``device_array`` make it.
 
@@ -25,6 +33,14 @@ class NumbaAdapter(Adapter):
 
     name = "numba"
     on_device = True
+    stream_of_array = True
+
+    address_code = "({}.device_ctypes_pointer.value or 0)"
+    stream_code = "stream_of({})"
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"stream_of": _stream_of}
 
     def signature(self, array: Any) -> Signature:
         return ("numba", array.dtype, array.shape, array.strides, _device_of(array))
@@ -37,12 +53,7 @@ class NumbaAdapter(Adapter):
             tuple(array.strides),
             self.address(array),
             _device_of(array),
-            False,
-            self.stream(array),
         )
-
-    def address(self, array: Any) -> int:
-        return array.device_ctypes_pointer.value or 0
 
     def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         cuda = sys.modules["numba.cuda"]
@@ -60,13 +71,6 @@ class NumbaAdapter(Adapter):
 
     def device(self, array: Any) -> int | None:
         return _device_of(array)
-
-    def stream(self, array: Any) -> int:
-        stream = array.stream
-        if isinstance(stream, int):
-            return stream
-        # The protocol that Numba itself follows for its own and for foreign stream objects.
-        return int(stream.__cuda_stream__()[1])
 
 
 def accept(kind: type) -> None:

@@ -1,4 +1,8 @@
-"""Whether two arrays share memory, and whether one array meets the same memory twice."""
+"""Whether two arrays share memory, and whether one array meets the same memory twice.
+
+For ``out=``, which has to refuse outputs that lie across operands or across themselves. There is no ``out=``
+yet, so nothing calls this module: results are always new arrays.
+"""
 
 from __future__ import annotations
 

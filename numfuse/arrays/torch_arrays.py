@@ -38,6 +38,7 @@ class TorchAdapter(Adapter):
     on_device = True
 
     address_code = "{}.data_ptr()"
+    address_error = RuntimeError  # wrapped by vmap or grad: the signature is that of an ordinary tensor
     stream_code = "raw_stream({1})"
 
     @property
@@ -86,24 +87,11 @@ class TorchAdapter(Adapter):
         except RuntimeError:
             raise self._refusal(array) from None
         itemsize = dtype.itemsize
-        device = array.get_device()
-        return ArrayInfo(
-            dtype,
-            tuple(array.shape),
-            tuple(step * itemsize for step in array.stride()),
-            address,
-            device,
-            False,
-            self._raw_stream(device),
-        )
+        strides = tuple(step * itemsize for step in array.stride())
+        return ArrayInfo(dtype, tuple(array.shape), strides, address, array.get_device())
 
-    def address(self, array: Any) -> int:
-        try:
-            address: int = array.data_ptr()
-        except RuntimeError:  # wrapped by vmap or grad: its signature is that of an ordinary tensor
-            refusal = self._refusal(array)
-            raise refusal.error(f"an argument {refusal.message}") from None
-        return address
+    def no_address(self, array: Any) -> Refusal:
+        return self._refusal(array)
 
     def allocator(self, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...], like: Any) -> Allocate:
         kind = self._to_torch.get(dtype)
@@ -128,10 +116,6 @@ class TorchAdapter(Adapter):
     def device(self, array: Any) -> int | None:
         device: int = array.get_device()
         return device if device >= 0 else None
-
-    def stream(self, array: Any) -> int:
-        handle: int = self._raw_stream(array.get_device())
-        return handle
 
     def _refusal(self, array: Any) -> Refusal:
         """Why this tensor can't be used. Slow: it asks everything."""

@@ -2,8 +2,9 @@
 
 With a cache folder the text is kept there as a module whose file name is a hash of everything that decides
 what the kernel computes. Such a file never changes, so Numba's own cache, which looks only at the file that
-holds a function, is safe for it. Without a folder the kernel lives for this process. Either way the text is
-in :mod:`linecache`, so that tracebacks and profilers show real lines.
+holds a function, is safe for it. The hash does not name the processor: Numba's cache holds its name and
+features, and compiles again where they differ. Without a folder the kernel lives for this process. Either
+way the text is in :mod:`linecache`, so that tracebacks and profilers show real lines.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ import contextlib
 import hashlib
 import linecache
 import os
-import re
 import sys
 import tempfile
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.errors import NumbaError
 
 from numfuse import cache
 from numfuse.backends.cpu_kernels import KernelSource
+from numfuse.errors import FusionError
 
-__all__ = ["CpuKernel", "VectorCounts", "assembly", "compile_kernel", "vector_counts"]
+__all__ = ["CpuKernel", "compile_kernel"]
 
 # Addresses are int64 like the range: a Python int is int64 to Numba's dispatcher, which then needs no
 # conversion.
@@ -84,6 +85,11 @@ def compile_kernel(source: KernelSource) -> CpuKernel:
     Returns
     -------
     CpuKernel
+
+    Raises
+    ------
+    FusionError
+        What Numba says of a text that it can't compile.
     """
     key = hashlib.sha256(f"{cache.fingerprint()}\n{source.text}".encode()).hexdigest()[:32]
     kernel = _compiled.get(key)
@@ -91,22 +97,20 @@ def compile_kernel(source: KernelSource) -> CpuKernel:
         with _lock:
             kernel = _compiled.get(key)
             if kernel is None:
-                dispatcher = _from_folder(source, key)
-                if dispatcher is None:
-                    dispatcher = _from_text(source, key, f"<numfuse {source.name} {key[:8]}>")
-                    dispatcher.compile(_SIGNATURE)
+                try:
+                    dispatcher = _from_folder(source, key)
+                    if dispatcher is None:
+                        dispatcher = _from_text(source, key, f"<numfuse {source.name} {key[:8]}>")
+                        dispatcher.compile(_SIGNATURE)
+                except NumbaError as error:
+                    raise FusionError(f"Numba refused kernel {source.name}: {error}") from error
                 kernel = _compiled[key] = CpuKernel(source, dispatcher)
     return kernel
 
 
-def _cache_folder() -> Path | None:
-    """Where modules are kept, or None: the cache is off, or the folder is not safe to load code from."""
-    return cache._safe_directory(create=True)
-
-
 def _from_folder(source: KernelSource, key: str) -> Any:
     """The compiled dispatcher through the disk cache, or None where there is none that works."""
-    folder = _cache_folder()
+    folder = cache.safe_directory(create=True)
     if folder is None:
         return None
     path = folder / f"{key}.py"
@@ -115,6 +119,8 @@ def _from_folder(source: KernelSource, key: str) -> Any:
         dispatcher = _from_text(source, key, str(path))
         dispatcher.enable_caching()
         dispatcher.compile(_SIGNATURE)
+    except NumbaError:  # of the kernel's text: it would not compile without the cache either
+        raise
     except Exception:  # a full disk, a damaged entry (unpickling raises anything): not worth failing a call
         for damaged in folder.glob(f"__pycache__/{key}.*"):
             with contextlib.suppress(OSError):
@@ -149,51 +155,3 @@ def _from_text(source: KernelSource, key: str, filename: str) -> Any:
     sys.modules[module.__name__] = module
     exec(compile(source.text, filename, "exec"), module.__dict__)
     return getattr(module, source.name)
-
-
-def assembly(kernel: CpuKernel) -> str:
-    """The machine code of a kernel as the processor's assembly text."""
-    dispatcher = kernel._dispatcher
-    if kernel.from_cache:  # the disk holds object code only
-        with _lock:
-            module = types.ModuleType(f"{dispatcher.__module__}_again")
-            sys.modules[module.__name__] = module
-            exec(compile(kernel.source.text, f"<numfuse {kernel.source.name}>", "exec"), module.__dict__)
-            dispatcher = getattr(module, kernel.source.name)
-            dispatcher.compile(_SIGNATURE)
-    text: str = dispatcher.overloads[_SIGNATURE].library.get_asm_str()
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class VectorCounts:
-    """How many instructions of an assembly text work on vectors, by width in bits, and on single floats."""
-
-    bits_512: int
-    bits_256: int
-    bits_128: int
-    scalar: int
-
-    @property
-    def vector(self) -> int:
-        return self.bits_512 + self.bits_256 + self.bits_128
-
-
-def vector_counts(text: str) -> VectorCounts:
-    """Count the vector instructions in `text`, the :func:`assembly` of a kernel (x86-64 or 64-bit ARM)."""
-    counts = {512: 0, 256: 0, 128: 0, 0: 0}
-    for line in text.splitlines():
-        match = re.match(r"\s+([a-z]\w*)\s+(.*)", line)
-        if match is None:
-            continue
-        mnemonic, operands = match.groups()
-        if "%zmm" in operands:
-            counts[512] += 1
-        elif "%ymm" in operands:
-            counts[256] += 1
-        elif "%xmm" in operands:
-            single = re.search(r"s[sd](2\w+)?[lq]?$|^v?mov[dq]$", mnemonic)
-            counts[0 if single else 128] += 1
-        elif re.search(r"\bv\d+\.\d+[bhsd]", operands):
-            counts[128] += 1
-    return VectorCounts(counts[512], counts[256], counts[128], counts[0])

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from numfuse.backends.cuda_loops import DTYPE_NAMES, LoopNames, NestWriter, choose_lanes, wrapped
-from numfuse.backends.driver import words_format
-from numfuse.backends.element import ElementFunction, Nest, Parameter, parameters
+from numfuse.backends.element import ElementFunction, Nest, Parameter, parameters, words_format
 from numfuse.errors import FusionNotImplementedError
 
 __all__ = ["KernelSource", "choose_block", "choose_lanes", "kernel_source"]

@@ -1,6 +1,6 @@
 """Load a compiled kernel and launch it, through the CUDA driver (``cuda.bindings``), without Numba.
 
-A launch is :class:`Launcher`: it packs the arguments as 8-byte words into a buffer that the thread keeps and
+A launch is :class:`Launcher`: it packs the arguments as 8-byte words into a buffer that is used again and
 hands the driver a table of their addresses, which was made once. Nothing here ever waits for the device.
 """
 
@@ -11,15 +11,13 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-import numpy as np
-
-from numfuse.errors import FusionError, FusionNotImplementedError
+from numfuse.errors import FusionError
 
 __all__ = [
     "DriverError",
@@ -31,7 +29,6 @@ __all__ = [
     "device_count",
     "load",
     "order",
-    "words_format",
 ]
 
 
@@ -233,29 +230,6 @@ def load(cubin: bytes, entry: str, device: int) -> LaunchFunction:
     return LaunchFunction(entry, device, function, library, cubin)
 
 
-_WORDS = {
-    "b": "?7x",
-    "i1": "b7x",
-    "i2": "h6x",
-    "i4": "i4x",
-    "i8": "q",
-    "u1": "B7x",
-    "u2": "H6x",
-    "u4": "I4x",
-    "u8": "Q",
-}
-_WORDS |= {"f4": "f4x", "f8": "d"}
-
-
-def words_format(dtypes: Sequence[np.dtype[Any]]) -> str:
-    """The :mod:`struct` format that packs one value of each dtype into an 8-byte word, low bytes first."""
-    try:
-        return "<" + "".join(_WORDS["b" if t.kind == "b" else f"{t.kind}{t.itemsize}"] for t in dtypes)
-    except KeyError:
-        refused = next(t for t in dtypes if t.kind != "b" and f"{t.kind}{t.itemsize}" not in _WORDS)
-        raise FusionNotImplementedError(f"kernel arguments of dtype {refused} are not supported yet") from None
-
-
 class Launcher:
     """Launches one loaded kernel with blocks of one size.
 
@@ -264,7 +238,7 @@ class Launcher:
     function : LaunchFunction
         What to launch.
     format : str
-        From :func:`words_format`: how the arguments are packed.
+        From :func:`numfuse.backends.element.words_format`: how the arguments are packed.
     block : int
         Threads of a block.
 
@@ -294,56 +268,62 @@ class Launcher:
         """What ``launch(grid, stream, *values)`` does, as Python statements, and the objects that they name.
 
         For functions that are written for one launch: spelled out where it stands, it costs a fifth less.
+        `stream` is the name of a variable.
         """
         names: dict[str, Any] = {"launch": self.launch}
         if device_count() != 1:
             return [f"launch({grid}, {stream}, {values})"], names
-        names |= {"gpu": sys.modules[__name__], "gpu_words": self.words, "pack": self.words.pack}
+        names |= {"gpu": sys.modules[__name__], "pack": self.words.pack}
+        names |= {"free_words": self.words.free, "new_words": self.words.new}
         names |= {"function": self.function.function, "retry": lambda *rest: _retry(self, *rest)}
         lines = [
-            "try: buffer, pointers = gpu_words.prepared",
-            "except AttributeError: buffer, pointers = gpu_words.prepare()",
-            f"pack(buffer, 0, {values})",
-            f"stream = {stream}",
-            f"code = gpu._launch_kernel(function, {grid}, 1, 1, {self.block}, 1, 1, 0, stream, pointers, 0)[0]",
-            f"if code: retry(code, {grid}, stream, pointers)",
+            "try: taken = free_words.pop()",
+            "except IndexError: taken = new_words()",
+            "buffer, pointers, _ = taken",
+            f"pack({', '.join(filter(None, ('buffer', '0', values)))})",
+            f"code = gpu._launch_kernel(function, {grid}, 1, 1, {self.block}, 1, 1, 0, {stream}, pointers, 0)[0]",
+            f"if code: retry(code, {grid}, {stream}, pointers)",
+            "free_words.append(taken)",
         ]
         return lines, names
 
 
-class _Words(threading.local):
-    """A thread's buffer for packed arguments, and the array of pointers to its words that the driver takes."""
+class _Words:
+    """Buffers for packed arguments, each with the array of pointers to its words that the driver takes.
 
-    prepared: tuple[Any, int]
+    A launch takes one out of `free` and puts it back once the driver has copied the words: whatever runs in
+    between (another thread, a signal handler) gets a buffer of its own.
+    """
 
     def __init__(self, format: str) -> None:
         words = struct.Struct(format)
-        self.count, self.pack = words.size // 8, words.pack_into
+        self.count, self.pack = max(words.size // 8, 1), words.pack_into
+        self.free: list[tuple[Any, int, Any]] = []  # the buffer, the address of its pointers, the pointers
 
-    def prepare(self) -> tuple[Any, int]:
-        """Make them, at a thread's first launch."""
-        buffer = (ctypes.c_uint64 * max(self.count, 1))()
+    def new(self) -> tuple[Any, int, Any]:
+        """One more, for launches at the same time."""
+        buffer = (ctypes.c_uint64 * self.count)()
         start = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(self.count, 1))(*(start + 8 * k for k in range(self.count)))
-        self.kept = pointers
-        self.prepared = (buffer, ctypes.addressof(pointers))
-        return self.prepared
+        pointers = (ctypes.c_void_p * self.count)(*(start + 8 * k for k in range(self.count)))
+        return buffer, ctypes.addressof(pointers), pointers
 
 
 def _fast_launch(launcher: Launcher) -> Callable[..., None]:
     function, block, words = launcher.function.function, launcher.block, launcher.words
-    pack = words.pack
+    free, new, pack = words.free, words.new, words.pack
 
     def launch(grid: int, stream: int, *values: Any) -> None:
         try:
-            buffer, pointers = words.prepared
-        except AttributeError:
-            buffer, pointers = words.prepare()
+            taken = free.pop()
+        except IndexError:
+            taken = new()
+        buffer, pointers, _ = taken
         pack(buffer, 0, *values)
         # Looked up at each call: a fork replaces it.
         code = _launch_kernel(function, grid, 1, 1, block, 1, 1, 0, stream, pointers, 0)[0]  # type: ignore[misc]
         if code:
             _retry(launcher, code, grid, stream, pointers)
+        free.append(taken)
 
     return launch
 

@@ -9,10 +9,13 @@ kernel writers and by the packer, so it is stated once.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+
+from numfuse.errors import FusionNotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +116,27 @@ def parameters(nests: tuple[Nest, ...]) -> tuple[Parameter, ...]:
                 out += [Parameter("stride", f"{array.name}_stride_{d}{tag}", _INT64, k, a, d) for d in range(nest.ndim)]
         out += [Parameter("scalar", f"{s.name}{tag}", s.dtype, k) for s in nest.element.scalars]
     return tuple(out)
+
+
+_WORDS = {
+    "b": "?7x",
+    "i1": "b7x",
+    "i2": "h6x",
+    "i4": "i4x",
+    "i8": "q",
+    "u1": "B7x",
+    "u2": "H6x",
+    "u4": "I4x",
+    "u8": "Q",
+    "f4": "f4x",
+    "f8": "d",
+}
+
+
+def words_format(dtypes: Sequence[np.dtype[Any]]) -> str:
+    """The :mod:`struct` format that packs one value of each dtype into an 8-byte word, low bytes first."""
+    try:
+        return "<" + "".join(_WORDS["b" if t.kind == "b" else f"{t.kind}{t.itemsize}"] for t in dtypes)
+    except KeyError:
+        refused = next(t for t in dtypes if t.kind != "b" and f"{t.kind}{t.itemsize}" not in _WORDS)
+        raise FusionNotImplementedError(f"kernel arguments of dtype {refused} are not supported yet") from None

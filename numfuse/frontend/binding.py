@@ -23,7 +23,28 @@ from numfuse.frontend.scope import Resolved
 if TYPE_CHECKING:
     from numfuse.frontend.frames import Frame
 
-__all__ = ["Abstract", "Kind", "LocalFunction", "Static", "join"]
+__all__ = [
+    "ELEMENT",
+    "HOST",
+    "UNASSIGNED",
+    "UNIFORM",
+    "UNKNOWN",
+    "Abstract",
+    "Argument",
+    "Kind",
+    "LocalFunction",
+    "Static",
+    "Values",
+    "join",
+    "join_values",
+    "match_arguments",
+    "needs_number",
+    "of_kind",
+    "of_tuple",
+    "refuse_star_parameters",
+    "same",
+    "same_known",
+]
 
 
 class Kind(enum.IntEnum):
@@ -36,7 +57,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Static:
-    """A structural value: a function, module, type, string, None."""
+    """A structural value: a function, module, type, string, enum member, None."""
 
     value: object
 
@@ -95,6 +116,8 @@ class Abstract:
         """Whether this is something that only the front end can use: a function, module or type."""
         if isinstance(self.known, LocalFunction):
             return True
+        if isinstance(self.known, enum.Enum):
+            return False
         return self.resolved is not None and self.resolved.category == "static" and not self.plain
 
     @property

@@ -34,7 +34,7 @@ from numfuse.frontend.binding import (
     of_tuple,
 )
 from numfuse.frontend.expressions import Pair, is_simple
-from numfuse.frontend.frames import Frame
+from numfuse.frontend.frames import Frame, is_synthetic
 from numfuse.frontend.operators import Operators
 from numfuse.frontend.returns import Returns
 from numfuse.frontend.scope import (
@@ -50,8 +50,6 @@ from numfuse.frontend.targets import Target, default_references, prepared, rewri
 __all__ = ["Calls"]
 
 MAXIMUM_DEPTH = 100
-# Libraries whose functions the operation table has something to say about.
-_LIBRARIES = ("numpy", "math", "cmath", "operator", "scipy", "cupy", "cupyx", "torch", "jax")
 
 
 class Calls(Operators):
@@ -245,14 +243,16 @@ class Calls(Operators):
         """The error for a callable that is neither an operation nor Python code."""
         name = known.reference.spelled()
         place = frame.place(node)
+        advice = ops.advice_builtin(known.value)
+        if advice is not None:
+            return FusionTypeError(advice, place)
         if isinstance(known.value, type):
-            message = f"{name}(...) would make an object out of elements: use separate names or a tuple"
-            return FusionTypeError(message, place)
-        if known.value is builtins.print:
-            message = "print() of elements is not supported in a fused function: return the value and print that"
-            return FusionTypeError(message, place)
+            what = "an object out of elements: use separate names or a tuple"
+            if issubclass(known.value, BaseException):
+                what = "an exception out of elements, which Python can't have before the kernel runs: leave them out"
+            return FusionTypeError(f"{name}(...) would make {what}", place)
         module = getattr(known.value, "__module__", None) or ""
-        if isinstance(known.value, np.ufunc) or module.partition(".")[0] in _LIBRARIES:
+        if isinstance(known.value, np.ufunc) or module.partition(".")[0] in ops.PACKAGES:
             return FusionNotImplementedError(ops.advice(known.value), place)
         return FusionTypeError(
             f"{name}() is not Python code that could be inlined, nor an operation that numfuse knows: "
@@ -344,7 +344,10 @@ class Calls(Operators):
         finally:
             self.stack.pop()
         if inner.result is None:
-            raise FusionSyntaxError(f"{inner.name}() never returns: its loop has no end", place)
+            if not inner.raises:
+                raise FusionSyntaxError(f"{inner.name}() never returns: its loop has no end", place)
+            # Every path raises, so what follows is never reached; it only has to be there.
+            return self.make(ast.Constant(None), node, frame), HOST
         result, abstract = self.collapse(inner)
         return result, abstract
 
@@ -355,7 +358,7 @@ class Calls(Operators):
         last = self.out[-1] if self.out else None
         if (
             isinstance(value, ast.Name)
-            and getattr(value, "synthetic", False)
+            and is_synthetic(value)
             and isinstance(last, ast.Assign)
             and isinstance(last.targets[0], ast.Name)
             and last.targets[0].id == value.id

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from numfuse.errors import (
-    FusionAttributeError,
-    FusionIndexError,
-    FusionKeyError,
-)
+from numfuse import ops
+from numfuse.errors import FusionAttributeError, FusionIndexError, FusionKeyError
 from numfuse.frontend.binding import (
     UNKNOWN,
     Abstract,
@@ -32,12 +29,9 @@ from numfuse.frontend.scope import (
     did_you_mean,
 )
 
-__all__ = ["Captured", "Pair"]
+__all__ = ["Captured", "Pair", "constant_key"]
 
 Pair = tuple[ast.expr, Abstract]
-
-#: Modules whose numbers (np.pi) are constants.
-CONSTANT_MODULES = frozenset({"math", "cmath", "numpy", "cupy", "torch", "jax.numpy"})
 
 
 class Captured(Workspace):
@@ -85,17 +79,16 @@ class Captured(Workspace):
     def _attribute_of(self, base: Resolved, name: str, node: ast.Attribute, frame: Frame) -> Resolved | None:
         reference = base.reference.then(Attribute(name))
         try:
-            value, again = getattr(base.value, name), getattr(base.value, name)
+            value = getattr(base.value, name)
         except AttributeError as error:
             hint = did_you_mean(name, dir(base.value))
             message = f"{base.reference.spelled()} has no attribute {name!r}{hint}"
             raise FusionAttributeError(message, frame.place(node)) from error
         category = categorize(value, self.is_array, self.operation)
         module = base.value.__name__ if isinstance(base.value, types.ModuleType) else ""
-        if category == "number" and module in CONSTANT_MODULES:
+        if category == "number" and module in ops.CONSTANT_MODULES:
             category = "static"
-        stable = value is again or isinstance(value, types.MethodType) or hasattr(value, "py_func")
-        if category == "static" and not stable and not isinstance(value, str | bytes | np.dtype):
+        if category == "static" and _made_by_reading(base.value, name, value):
             return None  # a method of a built-in object: a call on its receiver
         return Resolved(value, reference, category)
 
@@ -130,8 +123,6 @@ class Captured(Workspace):
         root = reference.root()
         held: object = root.read()
         label = self.label(root.identifier(), root.key)
-        if label not in self.parameters:
-            self.statics[label] = held
         new = self.make(ast.Name(label, ast.Load()), node, frame)
         new.static = Static(held)
         for step in reference.steps[reference.rooted :]:
@@ -148,7 +139,15 @@ class Captured(Workspace):
         return ast.Subscript(base, ast.Constant(step.key), ast.Load())
 
 
+def _made_by_reading(owner: object, name: str, value: object) -> bool:
+    """Whether each look-up of an attribute makes a new function object, as for ``"text".upper``."""
+    if isinstance(value, str | bytes | np.dtype | types.MethodType) or hasattr(value, "py_func"):
+        return False
+    return getattr(owner, name) is not value
+
+
 def constant_key(node: ast.expr) -> object:
+    """The key of a subscript that is a constant, or UNKNOWN."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -node.operand.value if isinstance(node.operand.value, int) else UNKNOWN
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):

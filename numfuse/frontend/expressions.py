@@ -98,6 +98,20 @@ class Expressions(Captured):
     def visit_Constant(self, node: ast.Constant, frame: Frame) -> Pair:
         return self.make(ast.Constant(node.value, node.kind), node, frame), Abstract(Kind.HOST, node.value)
 
+    def visit_JoinedStr(self, node: ast.JoinedStr, frame: Frame) -> Pair:
+        """An f-string is Python's; what is an element in it is refused."""
+        parts: list[ast.expr] = []
+        for part in node.values:
+            if not isinstance(part, ast.FormattedValue):
+                parts.append(self.expression(part, frame)[0])
+                continue
+            value, abstract = self.expression(part.value, frame)
+            if abstract.kind == Kind.ELEMENT:
+                raise language.refusal(node, frame.place(part.value))
+            form = None if part.format_spec is None else self.expression(part.format_spec, frame)[0]
+            parts.append(self.make(ast.FormattedValue(value, part.conversion, form), part, frame))
+        return self.make(ast.JoinedStr(parts), node, frame), HOST
+
     def visit_Name(self, node: ast.Name, frame: Frame) -> Pair:
         owner = frame.owner(node.id)
         if owner is None:

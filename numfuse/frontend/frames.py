@@ -95,6 +95,7 @@ class Frame:
         self.array_uses: list[tuple[str, Loc]] = []
         self.star_keywords: dict[str, list[Argument]] = {}
         self.result: tuple[ast.expr, Any] | None = None
+        self.raises = False  # some path ends with an exception
 
     @property
     def name(self) -> str:
@@ -154,7 +155,6 @@ class Workspace:
         self.taken: set[str] = set()
         self.labels: dict[str, object] = {}
         self.captured: dict[str, Capture] = {}
-        self.statics: dict[str, object] = {}
         self.guards: dict[object, Guard] = {}
         self.helpers: list[str] = []
         self.stack: list[tuple[object, str]] = []
@@ -165,7 +165,7 @@ class Workspace:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that a trial walk of a loop may change."""
-        names = ("taken", "labels", "captured", "statics", "guards", "helpers")
+        names = ("taken", "labels", "captured", "guards", "helpers")
         return {name: getattr(self, name).copy() for name in names}
 
     def restore(self, snapshot: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from numfuse.errors import FusionSyntaxError, FusionTypeError, Loc
@@ -31,8 +31,9 @@ class Inlined:
     """A function with its helpers inlined.
 
     `tree` has the parameters that the caller gave kinds for; its statements end in the only ``return``.
-    Names in it that are neither parameters nor assigned are in `captured` (read afresh at each call) or in
-    `statics` (structural: functions, modules, types). The inlining holds as long as all `guards` do.
+    Names in it that are neither parameters nor assigned are in `captured` (read afresh at each call) or carry
+    their structural value (:func:`~numfuse.frontend.frames.static_of`). The inlining holds as long as all
+    `guards` do.
     """
 
     tree: ast.FunctionDef
@@ -40,8 +41,6 @@ class Inlined:
     guards: tuple[Guard, ...]
     helpers: tuple[str, ...]
     element_frame: bool
-    statics: dict[str, object] = field(default_factory=dict)
-    reason: Loc | None = None  #: what made the decorated function an element function
 
 
 def inline(
@@ -105,9 +104,12 @@ class _Inliner(Loops):
         self._bind_parameters(target, kinds, frame)
         frame.note_parameters()
         self.block(frame.body, frame)
-        if frame.result is None:
+        if frame.result is not None:
+            result, _ = self.collapse(frame)
+        elif frame.raises:  # on every path
+            result = self.make(ast.Constant(None), returns.body[-1], frame)
+        else:
             raise FusionSyntaxError(f"{frame.name}() never returns: its loop has no end", frame.place(source.node))
-        result, _ = self.collapse(frame)
         self.out.append(self.make(ast.Return(result), returns.body[-1], frame))
         return self._finish(frame)
 
@@ -162,8 +164,6 @@ class _Inliner(Loops):
             guards=tuple(self.guards.values()),
             helpers=tuple(dict.fromkeys(self.helpers)),
             element_frame=frame in elements,
-            statics={n: v for n, v in self.statics.items() if n in used},
-            reason=frame.reason,
         )
 
 

@@ -1,8 +1,8 @@
 """The accepted Python, and what to write instead of the rest.
 
-One table: a node type of ``ast`` that stands neither in :data:`STATEMENTS` nor in :data:`EXPRESSIONS` is refused
-with its row of :data:`REFUSED`. Refusals are raised where the inliner meets the node, so code that a structural
-test rules out (``if bias is not None``) is never looked at.
+What is accepted has a method in the inliner (``do_While``, ``visit_Call``). A node of ``ast`` that has none is refused
+with its row of :data:`REFUSED`, where the inliner meets it, so code that a structural test rules out (``if bias
+is not None``) is never looked at.
 """
 
 from __future__ import annotations
@@ -12,45 +12,7 @@ import re
 
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionSyntaxError, Loc
 
-__all__ = ["EXPRESSIONS", "REFUSED", "STATEMENTS", "refusal"]
-
-#: Statements that the inliner takes.
-STATEMENTS: tuple[type[ast.stmt], ...] = (
-    ast.AnnAssign,
-    ast.Assert,
-    ast.Assign,
-    ast.AugAssign,
-    ast.Break,
-    ast.Continue,
-    ast.Expr,
-    ast.For,
-    ast.FunctionDef,
-    ast.Global,
-    ast.If,
-    ast.Nonlocal,
-    ast.Pass,
-    ast.Return,
-    ast.While,
-    ast.With,
-)
-
-#: Expressions that the inliner takes.
-EXPRESSIONS: tuple[type[ast.expr], ...] = (
-    ast.Attribute,
-    ast.BinOp,
-    ast.BoolOp,
-    ast.Call,
-    ast.Compare,
-    ast.Constant,
-    ast.IfExp,
-    ast.Lambda,
-    ast.List,
-    ast.Name,
-    ast.Slice,
-    ast.Subscript,
-    ast.Tuple,
-    ast.UnaryOp,
-)
+__all__ = ["REFUSED", "refusal"]
 
 _COMPREHENSION = "write a `for` loop over the tuple or range, or name the items one by one"
 
@@ -64,12 +26,11 @@ REFUSED: dict[str, tuple[type[FusionError], str, str]] = {
     "Delete": (FusionSyntaxError, "`del`", "leave it out: names of a fused function hold no memory"),
     "Dict": (FusionSyntaxError, "a dict", "use separate names, or a tuple"),
     "DictComp": (FusionSyntaxError, "a dict comprehension", "use separate names, or a tuple"),
-    "FormattedValue": (FusionSyntaxError, "an f-string", "build the text outside of the function"),
     "GeneratorExp": (FusionNotImplementedError, "a generator expression", _COMPREHENSION),
     "Global": (FusionSyntaxError, "an assignment to a global", "return the value and assign it in the caller"),
     "Import": (FusionSyntaxError, "an import", "move it to the top of the module"),
     "ImportFrom": (FusionSyntaxError, "an import", "move it to the top of the module"),
-    "JoinedStr": (FusionSyntaxError, "an f-string", "build the text outside of the function"),
+    "JoinedStr": (FusionSyntaxError, "an f-string of elements", "build the text outside of the function"),
     "Lambda": (
         FusionSyntaxError,
         "a function used as a value",
@@ -85,8 +46,8 @@ REFUSED: dict[str, tuple[type[FusionError], str, str]] = {
     ),
     "Raise": (
         FusionSyntaxError,
-        "`raise`",
-        "check Python arguments before the call; for elements, give np.nan or a mask as a result",
+        "`raise` where elements decide whether it is reached (or without an exception)",
+        "test Python's own numbers and strings only; for elements, give np.nan or a mask as a result",
     ),
     "Set": (FusionSyntaxError, "a set", "use a tuple"),
     "SetComp": (FusionSyntaxError, "a set comprehension", "use a tuple"),
@@ -113,7 +74,7 @@ def refusal(node: ast.AST | str, loc: Loc | None) -> FusionError:
     """The error for a construct outside the language."""
     name = node if isinstance(node, str) else type(node).__name__
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
-    unknown = (FusionSyntaxError, f"this construct ({words})", "write it with the statements of the manual")
+    unknown = (FusionSyntaxError, f"this construct ({words})", "see 'What is there' in the README for what is")
     error, what, instead = REFUSED.get(name, unknown)
     later = " yet" if error is FusionNotImplementedError else ""
     return error(f"{what} is not supported{later} in a fused function: {instead}", loc)

@@ -9,8 +9,9 @@ Python: conditions on it are decided now and checked by the prelude at each call
 from __future__ import annotations
 
 import ast
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from numfuse.frontend.binding import Static
 from numfuse.frontend.escapes import remove_escapes
 from numfuse.frontend.inline import Inlined
 from numfuse.frontend.lower_expressions import loc_of
-from numfuse.frontend.lower_regions import RegionLowering
+from numfuse.frontend.lower_loops import LoopLowering
 from numfuse.frontend.lower_values import (
     UNASSIGNED,
     Abstract,
@@ -59,7 +60,6 @@ class Lowered:
     prelude: PreludeWriter
     host_values: tuple[object, ...]  # of the call that was lowered
     captured_arrays: dict[str, int]  # buffer -> prelude slot that holds the array
-    arrays: Mapping[str, object] = field(repr=False, default_factory=dict)
 
 
 def lower(
@@ -85,7 +85,7 @@ def lower(
     return _Lowering(inlined, parameters, array_type, structural_values).run()
 
 
-class _Lowering(RegionLowering):
+class _Lowering(LoopLowering):
     def __init__(
         self,
         inlined: Inlined,
@@ -124,13 +124,20 @@ class _Lowering(RegionLowering):
 
     def _parameter(self, name: str, parameter: Parameter) -> Abstract:
         if isinstance(parameter, Static):
-            if not isinstance(parameter.value, str | bytes | type(None)):
-                self.prelude.guard(name, parameter.value)  # the caller's key need not tell objects apart
+            self._guard_static(name, parameter.value)
             return parameter
         if isinstance(parameter, HostParameter):
             return Host(name, parameter.value, typed=True, name=name)
         dtype = dtype_of(parameter.element.type or np.dtype(float))
         return self._array(name, "parameter", parameter.array, dtype, name)
+
+    def _guard_static(self, name: str, value: object) -> None:
+        """The caller's key need not tell objects apart; what it compares by value is left to it."""
+        if isinstance(value, types.MethodType):  # a new object at each access
+            self.prelude.guard(f"{name}.__func__", value.__func__)
+            self.prelude.guard(f"{name}.__self__", value.__self__)
+        elif not isinstance(value, str | bytes | np.dtype | type(None)):
+            self.prelude.guard(name, value)
 
     def _array(self, name: str, kind: str, array: object, dtype: np.dtype, code: str) -> Device:
         self.buffers[name] = Buffer(name, "captured" if kind == "captured" else "parameter", dtype)
@@ -156,7 +163,7 @@ class _Lowering(RegionLowering):
             host_slots=tuple(host_type(host.value) for host in self.prelude.slots),
         )
         values = tuple(host.value for host in self.prelude.slots)
-        return Lowered(program, self.prelude, values, self.captured_arrays, self.arrays)
+        return Lowered(program, self.prelude, values, self.captured_arrays)
 
     def _results(self, value: Abstract, results: list[Result], yields: list[int], loc: Loc | None) -> object:
         """How the results nest: an int is a position in `results`, a tuple is a tuple, a list a list."""
@@ -196,6 +203,26 @@ class _Lowering(RegionLowering):
                     loc_of(statement),
                 )
             method(statement)
+
+    def _assert(self, node: ast.Assert) -> None:
+        """Python's own check, at each call; the inliner has dropped those on elements."""
+        if self.truth(self.expr(node.test), loc_of(node)) is False:
+            message = [] if node.msg is None else [self._object(node.msg)]
+            raise AssertionError(*message)
+
+    def _raise(self, node: ast.Raise) -> None:
+        """A path that Python has decided on ends here: the caller gets the exception, now and at each such call."""
+        if self.depth or node.exc is None:
+            raise FusionSyntaxError("raise is not part of a path that elements choose", loc_of(node))
+        error = self._object(node.exc)
+        cause = None if node.cause is None else self._object(node.cause)
+        raise error from cause  # type: ignore[misc]
+
+    def _object(self, node: ast.expr) -> object:
+        value = self.as_host(self.expr(node))
+        if not isinstance(value, Host):
+            raise FusionTypeError("only Python's own values can be part of an exception", loc_of(node))
+        return value.value
 
     def _pass(self, node: ast.Pass) -> None:
         pass
@@ -264,7 +291,10 @@ class _Lowering(RegionLowering):
         name = node.target.id
         old = self._name(ast.copy_location(_located(ast.Name(name, ast.Load()), node), node))
         new = self.binary(node.op, old, self.expr(node.value), node)
-        if not isinstance(old, Device) or getattr(node, "element_frame", False):
+        # A name that starts as a number is bound anew in the first turn of a loop, and its array changed after that:
+        # both give the same values.
+        rebound = not isinstance(old, Device) or old.number or name in self.rebinding
+        if rebound or getattr(node, "element_frame", False) or not isinstance(old, Device):
             self.env[name] = new
             return
         if old.origin is not None:
@@ -282,7 +312,9 @@ def _replace(value: Abstract, old: Device, new: Device) -> Abstract:
     if value is old:
         return new
     if isinstance(value, TupleValue):
-        return TupleValue(tuple(_replace(item, old, new) for item in value.items))
+        items = [_replace(item, old, new) for item in value.items]
+        changed = any(a is not b for a, b in zip(items, value.items, strict=True))
+        return value.with_items(items) if changed else value
     return value
 
 

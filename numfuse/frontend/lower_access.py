@@ -12,6 +12,7 @@ from numfuse.errors import (
     FusionTypeError,
     Loc,
 )
+from numfuse.frontend.binding import Static
 from numfuse.frontend.lower_expressions import ExpressionLowering, loc_of
 from numfuse.frontend.lower_values import Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host
@@ -21,8 +22,13 @@ class AccessLowering(ExpressionLowering):
     """``a.b`` and ``a[b]``."""
 
     def _attribute(self, node: ast.Attribute) -> Abstract:
-        base = self.as_host(self.expr(node.value))
+        return self.attribute_of(self.expr(node.value), node)
+
+    def attribute_of(self, base: Abstract, node: ast.Attribute) -> Abstract:
+        """An attribute of a value that has been lowered already."""
         name = node.attr
+        if isinstance(base, Static):  # the class stays the same, its attributes may not
+            base = Host(self.prelude.bind(base.value), base.value)
         if isinstance(base, Host):
             return self.prelude.compute(f"{{}}.{name}", [base], operator.attrgetter(name), may_fail=self.depth > 0)
         if isinstance(base, Device):
@@ -69,7 +75,7 @@ class AccessLowering(ExpressionLowering):
                 chosen = base.items[position]
             except IndexError as error:
                 raise FusionIndexError(f"{error}: the tuple has {len(base.items)} items", loc) from None
-            return TupleValue(chosen) if isinstance(chosen, tuple) else chosen
+            return base.with_items(chosen) if isinstance(chosen, tuple) else chosen
         host = self.as_host(base)
         if not isinstance(host, Host):
             raise FusionTypeError("this can't be indexed", loc)

@@ -35,7 +35,9 @@ class CallLowering(AccessLowering):
             base = self.expr(node.func.value)
             if isinstance(base, Device):
                 return self._method(base, args, keywords, node)
-        target = self.expr(node.func)
+            target = self.attribute_of(base, node.func)
+        else:
+            target = self.expr(node.func)
         hosts = hosts_of([self.as_host(value) for value in (*args, *keywords.values())])
         if hosts is not None:
             return self._host_call(target, hosts, len(args), tuple(keywords), node)
@@ -98,7 +100,7 @@ class CallLowering(AccessLowering):
         if obj in (pow, divmod):
             return self._pow_or_divmod(obj, args, node)
         if obj in (tuple, list) and len(args) == 1 and isinstance(args[0], TupleValue):
-            return args[0]
+            return TupleValue(args[0].items, is_list=obj is list)
         spelling = ops.find(obj)
         if spelling is None:
             raise FusionNotImplementedError(ops.advice(obj), loc)
@@ -112,6 +114,9 @@ class CallLowering(AccessLowering):
         node: ast.Call,
     ) -> Abstract:
         loc = loc_of(node)
+        for value in (*args, *keywords.values()):
+            if isinstance(value, Host) and value.value is None:
+                self.prelude.pin(value)  # a bound that is left out in this call, but perhaps not in the next
         try:
             row, operands = ops.arrange(spelling, args, keywords)
         except FusionError as error:

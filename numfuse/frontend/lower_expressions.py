@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from numfuse import ops
-from numfuse.body import Block, Cast, CastRule, Const, HostArg, If, Load, Node, Op, Type, Value, Version
+from numfuse.body import Block, Cast, CastRule, Const, HostArg, If, Load, Node, Op, Type, Value, Version, Weak
 from numfuse.dtypes.rules import host_type
 from numfuse.errors import (
     FusionNameError,
@@ -96,6 +96,7 @@ class ExpressionLowering:
         self.depth = 0  # how many conditions on elements surround the present place
         self.numbers: dict[object, int] = {}
         self.loads: dict[str, Device] = {}
+        self.rebinding: set[str] = set()  # names whose `+=` binds them anew: they start a loop as numbers
 
     # ---- entry points
 
@@ -158,7 +159,7 @@ class ExpressionLowering:
         ids = tuple(self.device(operand, loc) for operand in operands)
         result = self.builder.value()
         self.builder.add(Op((result,), row, ids, spelling, None, loc))
-        return Device(result.id)
+        return Device(result.id, number=spelling == "operator" and all(map(is_number, operands)))
 
     def convert(self, value: Abstract, kind: Type, rule: CastRule, loc: Loc | None) -> Device:
         """A cast of a value of the body."""
@@ -236,6 +237,28 @@ class ExpressionLowering:
 
     _list = _tuple
 
+    def _joinedstr(self, node: ast.JoinedStr) -> Abstract:
+        """An f-string of what Python has, as in the message of an exception."""
+        parts: list[str] = []
+        hosts: list[Host] = []
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                parts.append(str(part.value))
+                continue
+            assert isinstance(part, ast.FormattedValue)
+            value = self.as_host(self.expr(part.value))
+            if not isinstance(value, Host) or (part.format_spec is not None and not _is_plain(part.format_spec)):
+                raise FusionSyntaxError("an f-string of elements is not part of the language", loc_of(node))
+            spec = "" if part.format_spec is None else str(part.format_spec.values[0].value)  # type: ignore[attr-defined]
+            hosts.append(value)
+            conversion = "" if part.conversion == -1 else f"!{chr(part.conversion)}"
+            parts.append(f"\0{conversion}{':' + spec if spec else ''}\0")
+        pieces = "".join(parts).replace("{", "{{").replace("}", "}}").split("\0")
+        text = "".join(f"{{{piece}}}" if k % 2 else piece for k, piece in enumerate(pieces))
+        formatter = self.prelude.bind(text.format)
+        slots = ", ".join(["{}"] * len(hosts))
+        return self.prelude.compute(f"{formatter}({slots})", hosts, text.format)
+
     # ---- operators
 
     def _binop(self, node: ast.BinOp) -> Abstract:
@@ -250,7 +273,15 @@ class ExpressionLowering:
                 loc_of(node),
             )
         if isinstance(left, TupleValue) and isinstance(right, TupleValue) and row == "add":
-            return TupleValue((*left.items, *right.items))
+            if left.is_list != right.is_list:
+                raise FusionTypeError("a list and a tuple can't be joined with +", loc_of(node))
+            return left.with_items((*left.items, *right.items))
+        if row in ("power", "left_shift") and is_number(left) and is_number(right) and hosts_of([left, right]) is None:
+            raise FusionNotImplementedError(
+                "this is a Python integer, which a long loop could make larger than any integer of a kernel: use a "
+                "float (2.0 ** i), or fewer turns",
+                loc_of(node),
+            )
         if row == "power" and isinstance(left, Device):
             return self.power(left, right, "operator", node)
         symbol, function = _PYTHON_BINARY[type(kind)]
@@ -358,10 +389,9 @@ class ExpressionLowering:
         with self.region() as else_nodes:
             second = orelse()
         pairs = [(first, second)]
-        tuples = isinstance(first, TupleValue) and isinstance(second, TupleValue)
         if isinstance(first, TupleValue) and isinstance(second, TupleValue):
-            if len(first.items) != len(second.items):
-                raise FusionValueError("the two arms are tuples of different lengths", loc)
+            if len(first.items) != len(second.items) or first.is_list != second.is_list:
+                raise FusionValueError("the two arms are of different lengths, or a tuple and a list", loc)
             pairs = list(zip(first.items, second.items, strict=True))
         yields = [(self.device(a, loc), self.device(b, loc)) for a, b in pairs]
         results = tuple(self.builder.value() for _ in yields)
@@ -370,8 +400,10 @@ class ExpressionLowering:
             Block(tuple(else_nodes), tuple(b for _, b in yields)),
         )
         self.builder.add(If(results, taken.id, *blocks, loc))
-        merged = tuple(Device(value.id) for value in results)
-        return TupleValue(merged) if tuples else merged[0]
+        merged = tuple(
+            Device(value.id, number=is_number(a) and is_number(b)) for value, (a, b) in zip(results, pairs, strict=True)
+        )
+        return first.with_items(merged) if isinstance(first, TupleValue) else merged[0]
 
 
 def loc_of(node: ast.AST) -> Loc | None:
@@ -380,10 +412,22 @@ def loc_of(node: ast.AST) -> Loc | None:
     return loc
 
 
+def _is_plain(spec: ast.expr) -> bool:
+    values = getattr(spec, "values", [])
+    return len(values) == 1 and isinstance(values[0], ast.Constant)
+
+
 def hosts_of(values: Sequence[Abstract]) -> list[Host] | None:
     """The values, if Python has every one of them."""
     hosts = [value for value in values if isinstance(value, Host)]
     return hosts if len(hosts) == len(values) else None
+
+
+def is_number(value: Abstract) -> bool:
+    """Whether Python would have a number of its own here."""
+    if isinstance(value, Host):
+        return isinstance(host_type(value.value), Weak) or type(value.value) is bool
+    return isinstance(value, Device) and value.number
 
 
 def describe(obj: object) -> str:

@@ -6,6 +6,7 @@ Besides these there are :class:`~numfuse.frontend.prelude.Host` (Python has the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from numfuse.body import Value
@@ -18,12 +19,14 @@ class Device:
     """A value of the body. Two names for one array share the object, as they do in Python.
 
     `origin` names the buffer whose unchanged contents this is: the caller's own array. `partial`: only some
-    paths assigned it, so reading it may be an error in the plain function.
+    paths assigned it, so reading it may be an error in the plain function. `number`: Python would have a
+    number here, which a loop of the kernel changes turn after turn.
     """
 
     id: int
     origin: str | None = None
     partial: bool = False
+    number: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +35,10 @@ class TupleValue:
 
     items: tuple[Abstract, ...]
     is_list: bool = False
+
+    def with_items(self, items: Iterable[Abstract]) -> TupleValue:
+        """A tuple or list, as this one is, of other items."""
+        return TupleValue(tuple(items), self.is_list)
 
 
 class Unassigned:

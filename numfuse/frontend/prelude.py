@@ -8,6 +8,7 @@ caller then tries another variant or lowers the function again.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+_serial = itertools.count()
 Prelude = Callable[..., tuple[object, ...] | None]
 
 
@@ -130,21 +132,17 @@ class PreludeWriter:
                 self.lines.append(f"if type({host.code}) is not {kind}: return None")
         return self._slot_of[host.code]
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int]:
         """The present length, for :meth:`rewind`."""
-        return len(self.lines), len(self.slots), len(self.reads)
+        return len(self.lines), len(self.slots)
 
-    def rewind(self, mark: tuple[int, int, int]) -> None:
+    def rewind(self, mark: tuple[int, int]) -> None:
         """Forget what was written since the mark."""
-        lines, slots, _ = mark
+        lines, slots = mark
         del self.lines[lines:]
         for host in self.slots[slots:]:
             del self._slot_of[host.code]
         del self.slots[slots:]
-
-    def trivial(self) -> bool:
-        """Nothing to check and nothing to compute."""
-        return not (self.checks or self.reads or self.lines or self.slots)
 
     def source(self) -> str:
         """The prelude as Python text."""
@@ -165,7 +163,7 @@ class PreludeWriter:
     def build(self, label: str) -> Prelude:
         """The compiled prelude."""
         text = self.source()
-        filename = f"<numfuse prelude {label} {id(self):x}>"
+        filename = f"<numfuse prelude {label} {next(_serial)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         namespace = dict(self.namespace)
         exec(compile(text, filename, "exec"), namespace)

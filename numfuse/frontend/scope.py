@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
+import enum
 import functools
 import keyword
 import re
@@ -20,7 +21,24 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["Attribute", "Capture", "Default", "FunctionScope", "Guard", "Item", "Reference", "Resolved", "Step"]
+__all__ = [
+    "Attribute",
+    "Bind",
+    "Capture",
+    "Category",
+    "Default",
+    "FunctionScope",
+    "Guard",
+    "Item",
+    "Reference",
+    "Resolved",
+    "Step",
+    "categorize",
+    "did_you_mean",
+    "is_structural",
+    "reaches_array",
+    "wrapped_function",
+]
 
 Bind = Callable[[object], str]
 Category = Literal["number", "array", "object", "static"]
@@ -152,13 +170,6 @@ class Guard:
         """Python source that reads the object to compare."""
         return self.reference.expression(bind)
 
-    def holds(self) -> bool:
-        """Whether the same object is still there."""
-        try:
-            return self.reference.read() is self.expected
-        except Exception:
-            return False
-
 
 @dataclass(frozen=True)
 class Resolved:
@@ -169,12 +180,12 @@ class Resolved:
     category: Category
 
 
-_STATIC_TYPES = (
+_STRUCTURAL_TYPES = (
     type(None),
     str,
     bytes,
     type(Ellipsis),
-    slice,
+    enum.Enum,
     type,
     np.dtype,
     np.ufunc,
@@ -190,17 +201,30 @@ _STATIC_TYPES = (
 )
 
 
+def is_structural(value: object) -> bool:
+    """Whether a value decides which code there is: a function, a module, a type, a string, an enum member, None.
+
+    Anything else that can be called counts as an argument, whose code is inlined. A captured object of that
+    sort may hold state, which :func:`categorize` has read afresh at each call.
+    """
+    return not _is_number(value) and (isinstance(value, _STRUCTURAL_TYPES) or callable(value))
+
+
+def _is_number(value: object) -> bool:
+    """Numbers first: a member of an IntEnum is one, and so is np.float64, which is a float."""
+    return isinstance(value, bool | int | float | complex) or (
+        isinstance(value, np.generic) and not isinstance(value, str | bytes)
+    )
+
+
 def categorize(value: object, is_array: Callable[[object], bool], operation: Callable[[object], bool]) -> Category:
     """What sort of value a function refers to."""
-    if isinstance(value, bool | int | float | complex | np.generic):
+    if _is_number(value):
         return "number"
-    if isinstance(value, _STATIC_TYPES):
-        return "static"
-    if is_array(value):
-        return "array"
-    if callable(value) and (operation(value) or wrapped_function(value) is not None):
-        return "static"
-    return "object"
+    if is_structural(value):
+        stateless = isinstance(value, _STRUCTURAL_TYPES) or operation(value) or wrapped_function(value) is not None
+        return "static" if stateless else "array" if is_array(value) else "object"
+    return "array" if is_array(value) else "object"
 
 
 def wrapped_function(value: object) -> tuple[Callable[..., object], str] | None:
@@ -262,7 +286,7 @@ def reaches_array(function: types.FunctionType, is_array: Callable[[object], boo
     """Whether a function or the helpers that it names refer to an array in a global or a closure cell."""
     seen: set[types.CodeType] = set()
     pending = [function]
-    while pending and len(seen) < 200:
+    while pending:
         current = pending.pop()
         if current.__code__ in seen:
             continue

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from numfuse.errors import FusionNameError, FusionNotImplementedError, FusionTypeError, FusionValueError
+from numfuse.errors import (
+    FusionNameError,
+    FusionNotImplementedError,
+    FusionSyntaxError,
+    FusionTypeError,
+    FusionValueError,
+)
 from numfuse.frontend import language
 from numfuse.frontend.binding import (
     UNKNOWN,
@@ -154,12 +160,41 @@ class Statements(Calls):
     do_Nonlocal = do_Global
 
     def do_Assert(self, node: ast.Assert, frame: Frame) -> None:
-        # Assertions are dropped, but one on an element still makes the frame an element function.
+        """Keep what Python can check. Others are dropped, but one on an element makes the frame an element function."""
+        if not __debug__:  # python -O
+            return
         snapshot = self.snapshot()
-        with self.collect():
-            _, abstract = self.expression(node.test, frame)
+        with self.collect() as before:
+            test, abstract = self.expression(node.test, frame)
         self.truth(abstract, node.test, frame)
-        self.restore(snapshot)
+        if max(abstract.kind, frame.control) != Kind.HOST:
+            self.restore(snapshot)
+            return
+        self.out += before
+        if abstract.known is UNKNOWN or not abstract.known:
+            message = None if node.msg is None else self.host_expression(node.msg, frame)
+            self.out.append(self.make(ast.Assert(test, message), node, frame))
+
+    def do_Raise(self, node: ast.Raise, frame: Frame) -> None:
+        """A path that Python alone decides about may end with an exception."""
+        if frame.control == Kind.ELEMENT or node.exc is None:
+            raise language.refusal(node, frame.place(node))
+        error = self.host_expression(node.exc, frame)
+        cause = None if node.cause is None else self.host_expression(node.cause, frame)
+        self.out.append(self.make(ast.Raise(error, cause), node, frame))
+        frame.values, frame.raises = None, True
+
+    def host_expression(self, node: ast.expr, frame: Frame) -> ast.expr:
+        """An exception, or the message of an assertion: Python's own values only."""
+        with self.collect() as before:
+            value, abstract = self.expression(node, frame)
+        if abstract.kind == Kind.ELEMENT or before:
+            raise FusionSyntaxError(
+                "an exception is made by Python, before the kernel runs, so it can hold no elements and nothing that "
+                "is computed from them: leave them out of it",
+                frame.place(node),
+            )
+        return value
 
     def do_FunctionDef(self, node: ast.FunctionDef, frame: Frame) -> None:
         if node.decorator_list:

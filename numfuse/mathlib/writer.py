@@ -67,9 +67,6 @@ class Writer:
         """A constant of the operands' dtype."""
         return ir.Constant(self.type, float(value) if self.is_float else int(value))
 
-    def true(self) -> Scalar:
-        return ir.Constant(_BOOL, 1)
-
     def select(self, condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
         """One of two values, without a branch."""
         return self.builder.select(condition, then, otherwise)

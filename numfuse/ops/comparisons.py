@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -49,8 +48,8 @@ def _comparison(operation: str, symbol: str) -> ExpressionRule:
     return rule
 
 
-def _compare_row(ufunc: np.ufunc, symbol: str, python: Callable[..., Any]) -> Row:
-    return ufunc_row(ufunc, _comparison(ufunc.__name__, symbol), python)
+def _compare_row(ufunc: np.ufunc, symbol: str) -> Row:
+    return ufunc_row(ufunc, _comparison(ufunc.__name__, symbol))
 
 
 def _classify(operation: str, discrete: str) -> ExpressionRule:
@@ -94,12 +93,12 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 ROWS: tuple[Row, ...] = (
-    _compare_row(np.equal, "==", operator.eq),
-    _compare_row(np.not_equal, "!=", operator.ne),
-    _compare_row(np.less, "<", operator.lt),
-    _compare_row(np.less_equal, "<=", operator.le),
-    _compare_row(np.greater, ">", operator.gt),
-    _compare_row(np.greater_equal, ">=", operator.ge),
+    _compare_row(np.equal, "=="),
+    _compare_row(np.not_equal, "!="),
+    _compare_row(np.less, "<"),
+    _compare_row(np.less_equal, "<="),
+    _compare_row(np.greater, ">"),
+    _compare_row(np.greater_equal, ">="),
     # Of two equal zeros all four give the second, as NumPy's vector loops do (its scalar tails of fmin and
     # fmax differ from them).
     ufunc_row(np.minimum, call("minimum")),
@@ -110,17 +109,16 @@ ROWS: tuple[Row, ...] = (
     ufunc_row(CLIP, call("clip")),
     plain_row("where", 3, _resolve_where, _where, np.where),
     # Python's own min and max of two: the second only where it is strictly smaller or larger.
-    plain_row("select_min", 2, _resolve_selection, call("select_min"), _smaller, min),
-    plain_row("select_max", 2, _resolve_selection, call("select_max"), _larger, max),
+    plain_row("select_min", 2, _resolve_selection, call("select_min"), _smaller),
+    plain_row("select_max", 2, _resolve_selection, call("select_max"), _larger),
     plain_row(
         "truth",
         1,
         _resolve_truth,
         by_dtype({dtype: truth_of(0, dtype) for dtype in DTYPES}),
         lambda x: np.asarray(x).astype(bool),
-        bool,
     ),
-    plain_row("identity", 1, _resolve_identity, same("{0}"), np.asarray, lambda x: x),
+    plain_row("identity", 1, _resolve_identity, same("{0}"), np.asarray),
     ufunc_row(np.isnan, _classify("isnan", "False")),
     ufunc_row(np.isinf, _classify("isinf", "False")),
     ufunc_row(np.isfinite, _classify("isfinite", "True")),

@@ -106,9 +106,7 @@ _NUMPY = {
 # What scipy.special and cupyx.scipy.special share with the table.
 _SPECIAL = {name: name for name in ("cbrt", "exp2", "expm1", "log1p")}
 # Rows of our own, which no library has under that name.
-_INTERNAL = frozenset(
-    {"truth", "identity", "select_min", "select_max", "power_square", "power_sqrt", "power_reciprocal"}
-)
+_INTERNAL = frozenset({"truth", "identity", "select_min", "select_max"})
 
 # These read like functions of one element, and are something else in torch.
 _TORCH_NOT = frozenset({"real", "conjugate", "conj", "rint", "fabs", "cbrt", "degrees", "radians"})
@@ -171,7 +169,12 @@ def _special(module: Mapping[str, object], written: str) -> Iterator[tuple[objec
             yield module[name], Spelling(target, "ufunc", f"{written}.{name}")
 
 
-LIBRARIES = ("cupy", "torch", "jax.numpy", "scipy.special", "cupyx.scipy.special")
+_ARRAY_LIBRARIES = ("cupy", "torch", "jax.numpy")
+LIBRARIES = (*_ARRAY_LIBRARIES, "scipy.special", "cupyx.scipy.special")
+#: Modules whose numbers (np.pi) are constants.
+CONSTANT_MODULES = frozenset({"math", "cmath", "numpy", *_ARRAY_LIBRARIES})
+#: Packages whose functions the table has something to say about.
+PACKAGES = frozenset({"math", "cmath", "numpy", "operator", *(name.partition(".")[0] for name in LIBRARIES)})
 
 
 def library_spellings(library: str) -> Iterator[tuple[object, Spelling]]:

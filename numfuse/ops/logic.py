@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 
 from numfuse.ops.rules import (
@@ -31,15 +29,11 @@ ROWS: tuple[Row, ...] = (
     ufunc_row(np.logical_and, _logical("&")),
     ufunc_row(np.logical_or, _logical("|")),
     ufunc_row(np.logical_xor, _logical("^")),
-    ufunc_row(np.logical_not, by_dtype({d: f"not {truth_of(0, d)}" for d in DTYPES}), operator.not_),
-    ufunc_row(np.bitwise_and, _bitwise("{0} & {1}"), operator.and_),
-    ufunc_row(np.bitwise_or, _bitwise("{0} | {1}"), operator.or_),
-    ufunc_row(np.bitwise_xor, _bitwise("{0} ^ {1}"), operator.xor),
-    ufunc_row(
-        np.invert,
-        by_dtype({"bool": "not {0}", **dict.fromkeys(INTEGERS, widened("~{0}"))}),
-        operator.invert,
-    ),
-    ufunc_row(np.left_shift, call("left_shift", INTEGERS), operator.lshift),
-    ufunc_row(np.right_shift, call("right_shift", INTEGERS), operator.rshift),
+    ufunc_row(np.logical_not, by_dtype({d: f"not {truth_of(0, d)}" for d in DTYPES})),
+    ufunc_row(np.bitwise_and, _bitwise("{0} & {1}")),
+    ufunc_row(np.bitwise_or, _bitwise("{0} | {1}")),
+    ufunc_row(np.bitwise_xor, _bitwise("{0} ^ {1}")),
+    ufunc_row(np.invert, by_dtype({"bool": "not {0}", **dict.fromkeys(INTEGERS, widened("~{0}"))})),
+    ufunc_row(np.left_shift, call("left_shift", INTEGERS)),
+    ufunc_row(np.right_shift, call("right_shift", INTEGERS)),
 )

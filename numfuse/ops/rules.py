@@ -55,8 +55,6 @@ class Row:
         The ufunc that is asked for dtypes; where there is none, `resolve` answers.
     nin, nout : int
         Number of operands and of results.
-    operator : callable or None
-        The Python operator or builtin that computes it on Python numbers, None without such a form.
     resolve : callable or None
         Operand types -> (loop dtypes of the operands, dtypes of the results). Only without `ufunc`.
     scalar : callable
@@ -74,7 +72,6 @@ class Row:
     ufunc: np.ufunc | None
     nin: int
     nout: int
-    operator: Callable[..., Any] | None
     resolve: ResolveRule | None
     scalar: ExpressionRule
     exact: bool
@@ -120,7 +117,7 @@ class Row:
         if found is None:
             dtypes = ", ".join(dtype.name for dtype in loop)
             raise FusionNotImplementedError(
-                f"{self.name} computes in ({dtypes}) here, which is not supported yet; "
+                f"NumPy computes {self.name} in ({dtypes}) here, which is not supported yet; "
                 f"cast the operands first, for example x.astype(np.float32)"
             )
         return found
@@ -152,14 +149,14 @@ def by_dtype(templates: Mapping[str, str | ExpressionRule]) -> ExpressionRule:
     return rule
 
 
-def call(operation: str, dtypes: Sequence[str] = DTYPES, arity: int | None = None) -> ExpressionRule:
-    """A call of the scalar library, ``operation_float32({0}, {1})``, on all operands or the first `arity`."""
+def call(operation: str, dtypes: Sequence[str] = DTYPES) -> ExpressionRule:
+    """A call of the scalar library, ``operation_float32({0}, {1})``."""
 
     def rule(loop: Loop) -> Expression | None:
         dtype = _uniform(loop)
         if dtype is None or dtype not in dtypes:
             return None
-        return library_call(f"{operation}_{dtype}", arity or len(loop))
+        return library_call(f"{operation}_{dtype}", len(loop))
 
     return rule
 
@@ -210,7 +207,6 @@ def truth_of(position: int, dtype: str) -> str:
 def ufunc_row(
     ufunc: np.ufunc,
     scalar: ExpressionRule,
-    operator: Callable[..., Any] | None = None,
     *,
     ulps: int = 0,
     name: str | None = None,
@@ -221,7 +217,6 @@ def ufunc_row(
         ufunc=ufunc,
         nin=ufunc.nin,
         nout=ufunc.nout,
-        operator=operator,
         resolve=None,
         scalar=scalar,
         exact=ulps == 0,
@@ -236,7 +231,6 @@ def plain_row(
     resolve: ResolveRule,
     scalar: ExpressionRule,
     evaluate: Callable[..., Any],
-    operator: Callable[..., Any] | None = None,
 ) -> Row:
     """The row of an operation that is no ufunc; all of these are exact."""
     return Row(
@@ -244,7 +238,6 @@ def plain_row(
         ufunc=None,
         nin=nin,
         nout=1,
-        operator=operator,
         resolve=resolve,
         scalar=scalar,
         exact=True,

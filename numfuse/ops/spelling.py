@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from numfuse.errors import FusionNotImplementedError, FusionTypeError
 from numfuse.ops.table import row
 
-Form = Literal["operator", "ufunc", "math", "builtin", "special"]
+Form = Literal["operator", "ufunc", "math", "builtin"]
 Operand = TypeVar("Operand")
 
 
@@ -21,11 +21,10 @@ class Spelling:
     Attributes
     ----------
     row : str
-        Name of the row ("astype" for that method, which is a cast and no row).
+        Name of the row.
     form : str
         "operator" and "builtin" keep Python numbers weak; "ufunc" makes them strong; "math" is a function of
-        :mod:`math`: weak on Python numbers, NumPy's function of the same meaning on elements; "special" is
-        treated by name.
+        :mod:`math`: weak on Python numbers, NumPy's function of the same meaning on elements.
     written : str
         As a user writes it, for messages: ``np.clip``.
     parameters : tuple of str
@@ -53,7 +52,6 @@ def arrange(
     spelling: Spelling,
     args: Sequence[Operand],
     keywords: Mapping[str, Operand],
-    absent: Callable[[Operand], bool] = is_none,
 ) -> tuple[str, list[Operand]]:
     """The row that a call means, and its operands in order.
 
@@ -62,9 +60,8 @@ def arrange(
     spelling : Spelling
         What is called (of a method: the array is the first argument).
     args, keywords
-        The arguments, in whatever form the caller has them.
-    absent : callable
-        Whether an argument is None: ``np.clip(x, None, 1)`` is a minimum.
+        The arguments, in whatever form the caller has them; one that is None (see :func:`is_none`) is no bound:
+        ``np.clip(x, None, 1)`` is a minimum.
 
     Returns
     -------
@@ -86,7 +83,7 @@ def arrange(
     ('minimum', ['x', 'hi'])
     """
     if spelling.row == "clip":
-        return _arrange_clip(spelling, args, keywords, absent)
+        return _arrange_clip(spelling, args, keywords)
     operands = _bind(spelling, args, keywords)
     wanted = row(spelling.row).nin
     if spelling.row == "where" and len(operands) == 1:
@@ -119,7 +116,6 @@ def _arrange_clip(
     spelling: Spelling,
     args: Sequence[Operand],
     keywords: Mapping[str, Operand],
-    absent: Callable[[Operand], bool],
 ) -> tuple[str, list[Operand]]:
     """Bounds may be None or missing, and NumPy has two pairs of names for them."""
     array_name, low_name, high_name = spelling.parameters
@@ -136,8 +132,8 @@ def _arrange_clip(
     if "array" not in bound:
         raise FusionTypeError(f"{spelling.written}() is missing the array")
     x = bound["array"]
-    low = [bound["low"]] if "low" in bound and not absent(bound["low"]) else []
-    high = [bound["high"]] if "high" in bound and not absent(bound["high"]) else []
+    low = [bound["low"]] if "low" in bound and not is_none(bound["low"]) else []
+    high = [bound["high"]] if "high" in bound and not is_none(bound["high"]) else []
     if low and high:
         return "clip", [x, *low, *high]
     if low or high:

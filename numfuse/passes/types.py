@@ -140,6 +140,8 @@ class _Inference(SpecialTyping):
                 np.dtype(np.int64) if k is Weak.INT and r.source == "value" and not _all_weak(types) else k
                 for k, r in zip(types, refs, strict=True)
             )
+        if row == "power" and node.spelling == "array" and types[0] == np.dtype(bool) and refs[1].number == 2:
+            row, refs, types = "square", refs[:1], types[:1]  # NumPy's square of bools is int8, its power int64
         resolution = self.rules.resolve(row, node.spelling, types)
         if row == "power":
             special = self.power(node, refs, resolution.loop[0], resolution.outputs[0])
@@ -170,7 +172,7 @@ class _Inference(SpecialTyping):
                     f"Cannot cast from dtype('{ref.kind}') to dtype('{dtype}') with casting rule '{rule}'",
                     node.loc,
                 )
-        if ref.kind == kind:
+        if _same(ref.kind, kind):
             return ref
         if ref.source != "value" or dtype_of(_known(ref.kind)) == dtype:
             return Ref(kind, "value", self.cast(ref, dtype, node.loc))
@@ -215,7 +217,7 @@ class _Inference(SpecialTyping):
                     self.node(child, inner)
             nexts = [inner[i] for i in node.body.yields]
             joined = [self.join(kind, ref.kind, node.loc) for kind, ref in zip(kinds, nexts, strict=True)]
-            if joined == kinds:
+            if all(map(_same, joined, kinds)):
                 break
             kinds = joined
         settled = [kind if kind is not None else Weak.FLOAT for kind in kinds]
@@ -299,6 +301,13 @@ def _known(kind: Type | None) -> Type:
     if kind is None:
         raise AssertionError("a loaded or cast value has a type from the start")
     return kind
+
+
+def _same(first: Type | None, second: Type | None) -> bool:
+    """Equality of types. NumPy takes None for float64, so a dtype may not be compared with it."""
+    if first is None or second is None:
+        return first is second
+    return first == second
 
 
 def _all_weak(types: tuple[Type, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from numfuse.errors import FusionValueError
 from numfuse.launch import Options, Plan, build_plan
 from numfuse.pipeline import Variant
 from numfuse.runner import Job
+from numfuse.tools.host_code import host_code
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Explanation:
     helpers : tuple of str
         The helpers that were inlined.
     prelude : str
-        What Python computes and checks before each launch.
+        What Python computes before each launch, as a function, and in its comments for which calls this
+        kernel holds. (The function that runs has more checks; this one is for reading.)
     kernel : str
         The kernel as a Python module for Numba. For a GPU it is a complete ``@cuda.jit`` program that can be
         saved, imported and launched by hand.
@@ -56,10 +58,10 @@ class Explanation:
 
     def __str__(self) -> str:
         kind = "an element function" if self.element_function else "an array function"
-        plural = "" if self.launches == 1 else "s"
-        launches = f"{self.launches} launch{plural and 'es'} a call on the {'GPU' if self.target == 'cuda' else 'CPU'}"
+        launches = "launches" if self.launches != 1 else "launch"
+        where = "GPU" if self.target == "cuda" else "CPU"
         parts = [
-            f"{self.name}: {kind}, {launches}",
+            f"{self.name}: {kind}, {self.launches} {launches} a call on the {where}",
             f"inlined helpers: {', '.join(self.helpers) or 'none'}",
             _section("inlined", self.inlined),
             _section("on the host, before each launch", self.prelude),
@@ -83,6 +85,7 @@ def explain(
     adapter: Adapter,
     options: Options,
     target: str | None,
+    function: Callable[..., Any],
 ) -> Explanation:
     """Explain a variant for the layout of some arguments; see :meth:`numfuse.fused.Fused.explain`."""
     if target not in (None, "cpu", "cuda"):
@@ -100,7 +103,7 @@ def explain(
         name=variant.program.name,
         inlined=ast.unparse(variant.inlined.tree),
         helpers=tuple(variant.inlined.helpers),
-        prelude=variant.prelude_source,
+        prelude=host_code(variant.prelude, variant.prelude_source, function),
         kernel=kernel,
         target=where,
         launches=min(len(plan.jobs), 1) if where == "cuda" else len(plan.jobs),

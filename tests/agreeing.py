@@ -1,0 +1,53 @@
+"""What the tests of former faults share: some arrays, and what it is for two answers to agree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from numfuse import FusionError
+
+F = np.linspace(-2, 3, 7).astype(np.float32)
+D = np.linspace(-2, 3, 7)
+N = np.arange(-3, 4)
+I8 = np.array([127, -128, 5], np.int8)
+HEAD = "import numpy as np\nfrom numfuse import fuse\n"
+
+
+def agree(plain, fused, *args):
+    try:
+        want = plain(*args)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            fused(*args)
+        return
+    try:
+        got = fused(*args)
+    except FusionError:
+        return  # a refusal by name is within the contract
+    same_result(want, got)
+
+
+def same_result(want, got):
+    assert type(got) is type(want)
+    if isinstance(want, tuple | list):
+        assert len(got) == len(want)
+        for a, b in zip(want, got, strict=True):
+            same_result(a, b)
+    elif isinstance(want, np.ndarray | np.generic):
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got, want)
+    else:
+        assert got == want
+
+
+def child(program, timeout=30):
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout
+    )
+    assert answer.returncode == 0, answer.stderr[-800:]
