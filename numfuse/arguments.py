@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from numfuse import arrays
 from numfuse.arrays import Adapter
 from numfuse.errors import FusionNotImplementedError, FusionTypeError
@@ -41,10 +43,10 @@ def bind(
         bound.apply_defaults()
         return tuple(bound.arguments.values())
     unknown = [name for name in keywords if name not in signature.parameters]
-    for name in unknown:
-        if name in _OF_UFUNCS:
-            call = f"{label}({', '.join(required(signature))})"
-            raise FusionNotImplementedError(f"{name}= is not there yet: {_OF_UFUNCS[name].format(call=call)}")
+    if unknown and all(name in _OF_UFUNCS for name in unknown):
+        call = f"{label}({', '.join(required(signature))})"
+        raise FusionNotImplementedError(f"{unknown[0]}= is not there yet: {_OF_UFUNCS[unknown[0]].format(call=call)}")
+    unknown = [name for name in unknown if name not in _OF_UFUNCS]
     # Python names an unknown argument first, `bind` a missing one.
     reason = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(problem)
     raise FusionTypeError(f"{label}(): {reason}; it is called as {label}{spelled(signature)}")
@@ -74,7 +76,8 @@ def holds_arrays(value: object) -> bool:
 def refuse_held_arrays(name: str, value: object) -> None:
     """Refuse a tuple, list or dict that holds arrays: what an array is must show in the call's key."""
     if holds_arrays(value):
-        stacked = "" if isinstance(value, dict) else f" (or np.asarray({name}), one array of them all)"
+        of_numpy = isinstance(value, tuple | list) and all(isinstance(item, np.ndarray) for item in value)
+        stacked = f", or np.asarray({name})" if of_numpy else ""
         raise FusionTypeError(
             f"argument {name!r} is a {type(value).__name__} that holds arrays: pass each array as an argument of "
             f"its own{stacked}"

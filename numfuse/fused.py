@@ -28,6 +28,7 @@ from numfuse.keys import (
     loop_types,
     named_signature,
     parameter_of,
+    same_dtypes,
     unchanged,
 )
 from numfuse.launch import Options, build_plan
@@ -388,9 +389,7 @@ class Fused(Generic[P, R]):
         variants = self._variants.setdefault(kinds, [])
         for variant in variants:
             slots = variant.prelude(*values)
-            if slots is not None and all(
-                array_dtype(slots[slot], name) == variant.program.buffer(name).dtype for name, slot in variant.captured
-            ):
+            if slots is not None and same_dtypes(variant.captured, slots, variant.program):
                 return variant, slots
         variant = self._build(parameters)
         variants.insert(0, variant)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 import types
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -13,27 +12,12 @@ import numpy as np
 from numfuse import arrays
 from numfuse.arrays import Refusal
 from numfuse.body import BufferResult, HostResult, Program, ValueResult, Weak, node_results
+from numfuse.errors import FusionError
 from numfuse.frontend.binding import Static
 from numfuse.frontend.lower import Parameter
 from numfuse.frontend.lower_values import HostParameter
+from numfuse.frontend.scope import is_structural
 from numfuse.pipeline import array_parameter
-
-_STRUCTURAL = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    type,
-    np.ufunc,
-    np.dtype,
-    str,
-    bytes,
-    enum.Enum,
-    type(None),
-    type(...),
-)
-
 
 _BY_VALUE = (str, bytes, np.dtype, enum.Enum, type, types.MethodType, type(None), type(...))
 
@@ -77,12 +61,6 @@ def named_signature(phrase: str, value: Any) -> Any:
         raise refusal.error(f"{phrase} {refusal.message}") from None
 
 
-def is_structural(value: object) -> bool:
-    """Whether a value decides which code there is: a function, a module, a type, a string, None."""
-    # A member of an IntEnum is a number.
-    return not isinstance(value, int | float | complex) and (isinstance(value, _STRUCTURAL) or callable(value))
-
-
 def structural_key(value: Any) -> Any:
     """By value where equal ones are the same thing, by identity where an object may have state."""
     return ("static", type(value), value) if isinstance(value, _BY_VALUE) else _Identity(value)
@@ -106,6 +84,14 @@ def unchanged(captured: tuple[tuple[int, Any], ...], slots: tuple[Any, ...]) -> 
     try:
         return all(signer(slots[slot])(slots[slot]) == signature for slot, signature in captured)
     except Refusal:  # it became one that can't be used; lowering says so, with its name
+        return False
+
+
+def same_dtypes(captured: tuple[tuple[str, int], ...], slots: tuple[Any, ...], program: Program) -> bool:
+    """Whether captured arrays have the dtypes for which a program was made."""
+    try:
+        return all(array_dtype(slots[slot], name) == program.buffer(name).dtype for name, slot in captured)
+    except FusionError:  # as in `unchanged`
         return False
 
 

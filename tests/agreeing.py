@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ F = np.linspace(-2, 3, 7).astype(np.float32)
 D = np.linspace(-2, 3, 7)
 N = np.arange(-3, 4)
 I8 = np.array([127, -128, 5], np.int8)
+# Children find the package where this checkout has it, installed or not.
+CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
 HEAD = "import numpy as np\nfrom numfuse import fuse\n"
 
 
@@ -48,6 +52,6 @@ def same_result(want, got):
 
 def child(program, timeout=30):
     answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=timeout, env=CHILD
     )
     assert answer.returncode == 0, answer.stderr[-800:]

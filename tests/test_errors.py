@@ -282,8 +282,8 @@ CASES = {
         reduction,
         (X,),
         numfuse.FusionNotImplementedError,
-        "np.sum reduces an array, and reductions come in a later version: call it outside the fused function, on its "
-        "result",
+        "np.sum reduces an array, and reductions come in a later version: compute it before the call and pass it in: "
+        "f(x, np.sum(x))",
         [(reduction, "return", "np.sum(x)")],
     ),
     "a matrix product": (
@@ -312,8 +312,8 @@ CASES = {
         raising,
         (X,),
         numfuse.FusionSyntaxError,
-        "`raise` is not supported in a fused function: check Python arguments before the call; for elements, give "
-        "np.nan or a mask as a result",
+        "`raise` where elements decide is not supported in a fused "
+        "function: test Python's own numbers and strings only; for elements, give np.nan or a mask as a result",
         [(raising, "raise", 'raise ValueError("negative")')],
     ),
     "what is not a function": (

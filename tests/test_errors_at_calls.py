@@ -215,7 +215,12 @@ def test_shapes_that_meet_in_a_branch():
         (
             [X, X],
             FusionTypeError,
-            "argument 'y' is a list that holds arrays: pass each array as an argument of its own",
+            "argument 'y' is a list that holds arrays: pass each array as an argument of its own, or np.asarray(y)",
+        ),
+        (
+            (3, {"table": [X]}),
+            FusionTypeError,
+            "argument 'y' is a tuple that holds arrays: pass each array as an argument of its own",
         ),
     ],
 )
@@ -278,6 +283,26 @@ def test_a_captured_array_that_is_refused_has_a_name():
     with pytest.raises(FusionNotImplementedError, match=r"table.*float16") as caught:
         fuse(lambda x: x + table)(X)
     assert caught.value.loc is not None
+
+
+def test_errors_have_no_frames_and_causes_of_the_compiler():
+    def down(v):
+        return down(v) + 1
+
+    def helper(v):
+        return (lambda w: (yield w))(v)
+
+    settings: dict[str, Any] = {}
+    for function in (down, helper, lambda x: x + settings["gain"], lambda x: x + "a", lambda x: x.missing):
+        fused = fuse(function)
+        for call in (fused, fused.explain):
+            with pytest.raises(FusionError) as caught:
+                call(X)
+            error = caught.value
+            assert error.__suppress_context__
+            assert not isinstance(error.__cause__, FusionError)
+            assert error.__cause__ is None or error.__cause__.__traceback__ is None
+            assert len(caught.traceback) <= 3  # this function, the call, and where it raises
 
 
 def test_a_function_without_source():

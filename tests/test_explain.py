@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from typed_programs import elementwise
 from numfuse import FusionTypeError, FusionValueError, fuse
 
 X = np.linspace(-1, 2, 12, dtype=np.float32)
+offset = 0.25
 
 
 def clip01(v):
@@ -106,6 +108,48 @@ def test_what_python_computes_before_each_launch():
     assert "1 / gamma" in explanation.inlined
 
 
+def test_the_host_section_is_written_for_reading():
+    settings = types.SimpleNamespace(gain=2.0, table={"k": 1.5})
+    factor = 3.0
+
+    def f(x, gamma, n=3):
+        y = clip01(x * (1 / gamma)) + settings.gain * settings.table["k"]
+        for _ in range(n):
+            y = y * factor
+        if gamma != 0 and not n > 5:
+            y = y + offset
+        return y**n, math.sqrt(gamma) + n**2
+
+    explanation = fuse(f).explain(X, 2.0)
+    assert (
+        explanation.prelude
+        == """\
+def prelude(x, gamma, n):
+    # Checked first: the functions that it uses are the same ones.
+    # Holds for calls with range(0, n, 1).
+    # Holds for calls with n == 3.
+    # Holds for calls with gamma != 0.
+    # Holds for calls with not n > 5.
+    return (1 / gamma, settings.gain * settings.table['k'], factor, offset, math.sqrt(gamma) + n ** 2)
+"""
+    )
+    assert explanation.prelude in str(explanation)
+    simple = fuse(lambda x, y: x + y).explain(X, X).prelude
+    assert [line for line in simple.split("\n") if "#" not in line] == ["def prelude(x, y):", "    return ()", ""]
+
+
+def test_what_the_host_needs_twice_stays_a_variable():
+    def f(x, n):
+        k = math.sqrt(n) + 1
+        return x * k, x + k / 2
+
+    text = fuse(f).explain(X, 2.0).prelude
+    (line,) = [line for line in text.split("\n") if "sqrt" in line]
+    name, value = line.strip().split(" = ")
+    assert value == "math.sqrt(n) + 1"
+    assert f"return ({name}, {name} / 2)" in text
+
+
 # --------------------------------------------------------------------------------------------------------
 # Its text form
 
@@ -149,8 +193,10 @@ def test_refusals():
         fused.explain(X, X, target="tpu")
     with pytest.raises(FusionTypeError, match=r"^explain\(\) needs at least one array"):
         fused.explain(1.0, 2.0)
-    with pytest.raises(TypeError):
+    with pytest.raises(FusionTypeError, match=r"^explain\(\) takes the arguments of a call: grade\.explain\(x, y\)$"):
         fused.explain()
+    with pytest.raises(FusionTypeError, match=r"^grade\(\): missing a required argument: 'y'"):
+        fused.explain(X)
 
 
 # --------------------------------------------------------------------------------------------------------

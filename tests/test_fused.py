@@ -192,7 +192,7 @@ def test_the_device_option():
     assert str(caught.value) == ("argument 'x' is a numpy array in host memory, and affine was made with device='cuda'")
     assert elsewhere(2.0) == 4.5
     with pytest.raises(FusionValueError, match=r"^device='tpu': it is None"):
-        fuse(device="tpu")(affine)
+        fuse(device="tpu")
 
 
 def test_attributes_of_a_ufunc():
@@ -206,7 +206,8 @@ def test_attributes_of_a_ufunc():
     assert fused.__qualname__ == "affine"
     assert fused.__wrapped__ is fused.py_func is affine
     assert fused.__signature__ == inspect.signature(fused) == inspect.signature(affine)
-    assert repr(fused) == f"<fused {affine!r}>"
+    assert repr(fused) == "<fused affine(x, gain=2.0, offset=0.5)>"
+    assert repr(Scaler.method) == "<fused Scaler.method(self, x)>"
     assert copy.copy(fused) is copy.deepcopy(fused) is fused
     assert callable(fused)
     assert not hasattr(fused, "factor")
@@ -218,7 +219,37 @@ def decorated(x: Any) -> Any:
 
 
 def test_a_decorated_function_pickles_by_name():
-    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    for function in (decorated, Scaler.method):
+        assert pickle.loads(pickle.dumps(function)) is function
+
+
+@pytest.mark.parametrize("function", [affine, functools.partial(affine, gain=1.0), Scaler(2.0).plain, lambda x: x])
+def test_what_its_name_does_not_lead_to_does_not_pickle(function):
+    with pytest.raises(pickle.PicklingError, match=r"^a fused function is pickled by its name, and .* is not <fused "):
+        pickle.dumps(fuse(function))
+
+
+def test_the_types_are_the_loops_compiled_so_far():
+    @fuse
+    def f(x, y, gain=2.0, mode="add"):
+        return (x + y) * gain, x > y, mode
+
+    assert (f.types, f.ntypes) == ([], 0)
+    f(2.0, 3)
+    f.explain(X, X)
+    assert f.types == []
+    f(X, X)
+    f(X, X[:1], 3.0)
+    assert (f.types, f.ntypes) == (["ffdO->f?O"], 1)
+    f(X.astype(np.int16), X, np.int8(2), "none")
+    assert f.types == ["ffdO->f?O", "hfbO->f?O"]
+    assert f.nargs == f.nin + f.nout == 7
+
+
+@pytest.mark.parametrize("options", [{"exact": True, "fast": True}, {"device": "tpu"}])
+def test_options_are_checked_at_once(options):
+    with pytest.raises(FusionValueError, match=r"exact=True asks for|device='tpu'"):
+        fuse(**options)
 
 
 # --------------------------------------------------------------------------------------------------------

@@ -121,6 +121,24 @@ def test_work_runs_on_the_current_stream_of_torch() -> None:
     assert float(y.min()) == float(y.max()) == 2.0
 
 
+def test_numba_arrays_of_different_streams_are_ordered() -> None:
+    cuda = pytest.importorskip("numba.cuda")
+    one, other = cuda.stream(), cuda.stream()
+    ones = np.ones(1 << 24, np.float32)
+    x, y = (cuda.to_device(0 * ones).bind(stream) for stream in (one, other))
+    affine(x, y, x)
+    cuda.synchronize()
+    y.copy_to_device(ones, stream=other)
+    for k in range(2, 6):
+        # Each copy comes after the kernel before it has read, and before the next one reads.
+        result = affine(x, y, y)
+        y.copy_to_device(k * ones, stream=other)
+        assert int(result.stream.handle) == int(one.handle)
+        got = result.copy_to_host(stream=one)
+        one.synchronize()
+        assert set(np.unique(got)) == {k - 1}
+
+
 def test_work_runs_on_the_current_stream_of_cupy() -> None:
     cupy = pytest.importorskip("cupy")
     affine(*[cupy.zeros(1 << 22, np.float32)] * 3)

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 from inlining import E, H, check, fuse, runnable, text
 
-from numfuse.errors import (
-    FusionSyntaxError,
-)
 from numfuse.frontend.binding import Static
 from numfuse.frontend.frames import is_host_call, static_of
 

@@ -127,9 +127,11 @@ def test_elements_may_not_decide():
     def bare(x):
         raise
 
-    for function, kinds in ((direct, {}), (after_return, {"n": H}), (through_a_helper, {}), (bare, {})):
-        with pytest.raises(FusionSyntaxError, match="`raise` where elements decide"):
+    for function, kinds in ((direct, {}), (after_return, {"n": H}), (through_a_helper, {})):
+        with pytest.raises(FusionSyntaxError, match="`raise` where elements decide is not supported"):
             fuse(function, x=E, **kinds)
+    with pytest.raises(FusionSyntaxError, match="`raise` alone has nothing to raise"):
+        fuse(bare, x=E)
 
 
 def test_elements_may_not_be_in_the_exception():

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from agreeing import HEAD, I8, D, F, N, agree, same_result
+from agreeing import CHILD, HEAD, I8, D, F, N, agree, same_result
 
 from numfuse import fuse
 
@@ -20,7 +20,7 @@ def test_range_that_starts_at_an_element(tmp_path):
         HEAD + "def f(n, a):\n    s = 0\n    for i in range(n, a): s += i\n    return s\n"
         "got = fuse(f)(np.arange(-3, 4), 10)\nassert got.tolist() == [f(int(n), 10) for n in range(-3, 4)]\n"
     )
-    assert subprocess.run([sys.executable, str(program)], timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, str(program)], timeout=30, env=CHILD).returncode == 0
 
 
 # --- two names of one array in a carried loop: both get the last one's value

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from numfuse import fuse
+from numfuse import fuse, ops
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,3 +68,63 @@ def test_every_option_of_fuse_is_in_the_table() -> None:
     documented = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
     options = {p.name for p in inspect.signature(fuse).parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert options <= documented
+
+
+def test_every_operation_is_listed() -> None:
+    (listed,) = re.findall(r"<!-- operations:.*?-->\n(.*?)\n<!-- end of operations -->", README, re.DOTALL)
+    own = {"truth", "identity", "select_min", "select_max"}  # what min, bool(x) and the like are made of
+    assert re.findall(r"`(\w+)`", listed) == sorted(set(ops.rows()) - own)
+
+
+def test_every_environment_variable_is_in_the_table() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "numfuse").rglob("*.py")]
+    read = {name for text in texts for name in re.findall(r'environ\.get\("(NUMFUSE_\w+)"', text)}
+    assert read == set(re.findall(r"^\| `(NUMFUSE_\w+)` \|", README, re.MULTILINE))
+
+
+def shown(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a NaN that becomes an integer
+        result: list[Any] = fuse(function)(*arguments).tolist()
+        return result
+
+
+def test_what_a_kernel_does_where_python_would_raise() -> None:
+    """The paragraph on mistakes that depend on the value of an element."""
+
+    def checked(x: Any) -> Any:
+        assert x > 0
+        return x * 2
+
+    def quotient(x: Any, a: float, b: float) -> Any:
+        return a / b if x > 0 else x
+
+    def sometimes(x: Any) -> Any:
+        if x > 0:
+            y = x
+        return y
+
+    assert shown(checked, np.array([-1.0, 1.0])) == [-2.0, 2.0]
+    assert shown(lambda x, n: x**n, np.array([2, 1, -1]), np.array([-1, -1, -2])) == [0, 1, 1]
+    assert isinstance(shown(lambda x: int(x), np.array([np.nan]))[0], int)
+    assert shown(quotient, np.array([-1.0, 1.0]), 1.0, 0.0) == [-1.0, math.inf]
+    with pytest.raises(NameError, match="assigned on some paths only"):
+        fuse(sometimes)(np.array([-1.0, 1.0]))
+
+
+def test_a_range_of_elements_has_turns_of_its_own() -> None:
+    def triangle(n: Any) -> Any:
+        total = 0
+        for i in range(n):
+            total += i
+        return total
+
+    assert shown(triangle, np.array([1, 5, 10])) == [0, 10, 45]
+
+
+def test_a_call_without_arrays_is_a_plain_call() -> None:
+    fused = fuse(lambda x: x * 2)
+    assert fused([1, 2]) == [1, 2, 1, 2]
+    assert type(fused(3)) is int
+    with pytest.raises(TypeError, match="list"):
+        fuse(lambda x, y: x + y)(np.ones(2), [1, 2])

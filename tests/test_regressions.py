@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from agreeing import HEAD, I8, D, F, N, agree, same_result
+from agreeing import CHILD, HEAD, I8, D, F, N, agree, same_result
 
 from numfuse import FusionError, fuse
 
@@ -216,7 +216,9 @@ def test_long_expression_is_refused_by_name(tmp_path):
         HEAD + "from numfuse import FusionError\ndef g(x): return " + " + ".join(["x"] * 600) + "\n"
         "try:\n    assert (fuse(g)(np.ones(3)) == 600).all()\nexcept FusionError: pass\n"
     )
-    answer = subprocess.run([sys.executable, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60, env=CHILD
+    )
     assert answer.returncode == 0, answer.stderr[-300:]
 
 
@@ -226,7 +228,9 @@ def test_deep_chain_is_refused_by_name(tmp_path):
         HEAD + "from numfuse import FusionError\n" + "\n".join(lines) + "\n"
         "try: fuse(h119)(np.ones(3))\nexcept FusionError: pass\n"
     )
-    answer = subprocess.run([sys.executable, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, str(tmp_path / "m.py")], capture_output=True, text=True, timeout=60, env=CHILD
+    )
     assert answer.returncode == 0, answer.stderr[-300:]
 
 

@@ -284,7 +284,7 @@ def test_sizes_share_a_kernel():
 
 
 def test_plans_stay_bounded(monkeypatch):
-    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 8)
+    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 8)
     fused = fuse(lambda x: x * 2)
     for size in range(1, 30):
         same(fused(X[:1].repeat(size)), X[:1].repeat(size) * 2)
@@ -293,8 +293,35 @@ def test_plans_stay_bounded(monkeypatch):
 
 
 def test_functions_as_arguments_stay_bounded(monkeypatch):
-    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 8)
+    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 8)
     fused = fuse(lambda x, function: function(x))
     for k in range(30):
         same(fused(X, lambda v, k=k: v + k), X + k)
         assert len(fused._variants) <= 8
+
+
+def test_plain_calls_stay_bounded(monkeypatch):
+    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 8)
+    fused = fuse(lambda x, function: function(x))
+    for k in range(30):
+        assert fused(1.0, lambda v, k=k: v + k) == 1.0 + k
+        assert len(fused._plans) <= 8
+
+
+def test_a_full_table_keeps_what_it_has(monkeypatch):
+    monkeypatch.setattr("numfuse.fused.MAX_PLANS", 2)
+    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 2)
+    fused = fuse(lambda x, n: x * n if n > 0 else x - n)
+    for array in (X, X.astype(np.float64)):
+        for n in (1.0, -1.0):  # two entries under one key
+            same(fused(array, n), array * n if n > 0 else array - n)
+    assert (len(fused._plans), len(fused._variants), variants(fused)) == (2, 2, 4)
+
+
+def test_structural_values_are_not_collected_for_ever(module):
+    fused = fuse(lambda x: x**power)
+    for value in range(40):
+        module.power = float(value)
+        with np.errstate(all="ignore"):
+            fused(X)
+    assert max(map(len, fused._structural.values())) <= 9

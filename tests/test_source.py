@@ -127,6 +127,8 @@ def test_functions_without_text():
     exec("def lost(x):\n    return x\n", namespace)
     with pytest.raises(FusionTypeError, match=r"lost.*linecache"):
         source_of(namespace["lost"])
+    with pytest.raises(FusionTypeError, match=r"the prompt of Python 3.11 and 3.12 keep none .that of 3.13 does"):
+        source_of(namespace["lost"])
 
 
 def test_a_file_that_changed(tmp_path, monkeypatch):
@@ -149,6 +151,21 @@ def test_a_file_that_changed(tmp_path, monkeypatch):
             source_of(imported.f)
     finally:
         del sys.modules["numfuse_changing"]
+
+
+def test_a_file_with_assertions_that_changed(tmp_path, monkeypatch):
+    module = tmp_path / "numfuse_asserting.py"
+    module.write_text("def f(x):\n    assert x > 0\n    return x + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    imported = importlib.import_module("numfuse_asserting")
+    try:
+        assert "x + 1" in text(imported.f)
+        module.write_text("def f(x):\n    assert x > 0\n    return x + 12345\n")
+        with pytest.raises(FusionTypeError, match="import the module again"):
+            source_of(imported.f)
+    finally:
+        del sys.modules["numfuse_asserting"]
 
 
 def test_generators_and_coroutines_are_refused():

@@ -164,9 +164,8 @@ class _Emitter:
         if node.row == "assign":  # an array changed in place: its new elements
             self.define(node.results[0], self.text[node.operands[1]])
             return
-        out = tuple(dtype_of(v.type if v.type is not None else Weak.FLOAT) for v in node.results)
         loop = node.loop or tuple(self.dtype[i] for i in node.operands)
-        expression = self.expand(ops.expression(node.row, loop, out), list(node.operands))
+        expression = self.expand(ops.row(node.row).expression(loop), list(node.operands))
         if len(node.results) == 1:
             self.assign(node.results[0], expression, indent)
             return

@@ -134,7 +134,9 @@ class Calls(Operators):
         except AttributeError:
             target = None
         local = any(isinstance(a.abstract.known, LocalFunction) for a in arguments)
-        host = not local and all(a.abstract.kind == Kind.HOST for a in arguments)
+        exception = isinstance(known.value, type) and issubclass(known.value, BaseException)
+        highest = Kind.UNIFORM if exception else Kind.HOST  # where it is raised, lowering knows the number or refuses
+        host = not local and all(a.abstract.kind <= highest for a in arguments)
         if host and (target is None or not reaches_array(target.function, self.is_array)):
             function, _ = self.materialise(known, node.func, frame)
             return self.rebuild(node, function, arguments, frame, host=True), HOST

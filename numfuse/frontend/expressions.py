@@ -26,7 +26,7 @@ from numfuse.frontend.binding import (
     of_tuple,
 )
 from numfuse.frontend.captured import Captured, Pair
-from numfuse.frontend.frames import Frame, is_host_call
+from numfuse.frontend.frames import Frame, is_host_call, static_of
 
 __all__ = ["HOST_ATTRIBUTES", "Expressions", "Pair", "is_simple", "is_true"]
 
@@ -40,7 +40,7 @@ def is_simple(value: ast.expr) -> bool:
         return all(is_simple(item) for item in value.elts)
     if isinstance(value, ast.UnaryOp):
         return isinstance(value.op, ast.USub) and isinstance(value.operand, ast.Constant)
-    return isinstance(value, ast.Name | ast.Constant) or hasattr(value, "static")
+    return isinstance(value, ast.Name | ast.Constant) or static_of(value) is not None
 
 
 def is_true(node: ast.expr) -> bool:

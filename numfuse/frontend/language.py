@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[type[FusionError], str, str]] = {
     ),
     "Raise": (
         FusionSyntaxError,
-        "`raise` where elements decide whether it is reached (or without an exception)",
+        "`raise` where elements decide",
         "test Python's own numbers and strings only; for elements, give np.nan or a mask as a result",
     ),
     "Set": (FusionSyntaxError, "a set", "use a tuple"),

@@ -36,8 +36,8 @@ from numfuse.errors import (
 )
 from numfuse.frontend.binding import Static
 from numfuse.frontend.escapes import remove_escapes
+from numfuse.frontend.frames import in_element_frame, loc_of
 from numfuse.frontend.inline import Inlined
-from numfuse.frontend.lower_expressions import loc_of
 from numfuse.frontend.lower_loops import LoopLowering
 from numfuse.frontend.lower_values import (
     UNASSIGNED,
@@ -213,7 +213,9 @@ class _Lowering(LoopLowering):
     def _raise(self, node: ast.Raise) -> None:
         """A path that Python has decided on ends here: the caller gets the exception, now and at each such call."""
         if self.depth or node.exc is None:
-            raise FusionSyntaxError("raise is not part of a path that elements choose", loc_of(node))
+            raise FusionSyntaxError(
+                "`raise` inside a loop that runs in the kernel is not supported: test before the loop", loc_of(node)
+            )
         error = self._object(node.exc)
         cause = None if node.cause is None else self._object(node.cause)
         raise error from cause  # type: ignore[misc]
@@ -294,7 +296,7 @@ class _Lowering(LoopLowering):
         # A name that starts as a number is bound anew in the first turn of a loop, and its array changed after that:
         # both give the same values.
         rebound = not isinstance(old, Device) or old.number or name in self.rebinding
-        if rebound or getattr(node, "element_frame", False) or not isinstance(old, Device):
+        if rebound or in_element_frame(node) or not isinstance(old, Device):
             self.env[name] = new
             return
         if old.origin is not None:

@@ -13,7 +13,8 @@ from numfuse.errors import (
     Loc,
 )
 from numfuse.frontend.binding import Static
-from numfuse.frontend.lower_expressions import ExpressionLowering, loc_of
+from numfuse.frontend.frames import loc_of
+from numfuse.frontend.lower_expressions import ExpressionLowering
 from numfuse.frontend.lower_values import Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host
 

@@ -12,8 +12,9 @@ from numfuse import ops
 from numfuse.body import CastRule, Type, Weak
 from numfuse.errors import FusionError, FusionNotImplementedError, FusionTypeError, Loc
 from numfuse.frontend.binding import Static
+from numfuse.frontend.frames import loc_of
 from numfuse.frontend.lower_access import AccessLowering
-from numfuse.frontend.lower_expressions import hosts_of, loc_of
+from numfuse.frontend.lower_expressions import hosts_of
 from numfuse.frontend.lower_values import Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host
 
@@ -188,7 +189,7 @@ class CallLowering(AccessLowering):
             return self.op("identity", [base], "ufunc", loc)  # a new array: changing it leaves this one alone
         spelling = ops.method(name)
         if spelling is None:
-            raise FusionNotImplementedError(ops.advice_method(name), loc)
+            raise ops.method_error(name, loc)
         return self._spelled(spelling, [base, *args], keywords, node)
 
     def _astype(

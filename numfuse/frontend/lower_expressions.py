@@ -26,6 +26,7 @@ from numfuse.errors import (
     Loc,
 )
 from numfuse.frontend.binding import Static
+from numfuse.frontend.frames import in_element_frame, is_synthetic, loc_of, static_of
 from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue, Unassigned
 from numfuse.frontend.prelude import Host, PreludeWriter
 from numfuse.passes.builder import Builder
@@ -102,8 +103,8 @@ class ExpressionLowering:
 
     def expr(self, node: ast.expr) -> Abstract:
         """The value of an expression."""
-        static = getattr(node, "static", None)
-        if isinstance(static, Static):  # np.pi and the like are numbers that don't change
+        static = static_of(node)
+        if static is not None:  # np.pi and the like are numbers that don't change
             return static if host_type(static.value) is None else self.prelude.static(static.value)
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
@@ -221,7 +222,7 @@ class ExpressionLowering:
         value = self.env.get(node.id, UNASSIGNED)
         if isinstance(value, Unassigned):
             raise FusionNameError(f"{node.id} is used before it is assigned", loc_of(node))
-        if isinstance(value, Device) and value.partial and not getattr(node, "synthetic", False):
+        if isinstance(value, Device) and value.partial and not is_synthetic(node):
             raise FusionNameError(
                 f"{node.id} is assigned on some paths only, and elements that take another one would have no "
                 f"value here: assign it before the branch or loop",
@@ -295,7 +296,7 @@ class ExpressionLowering:
         those exponents always get a kernel of their own, and others while there are few.
         """
         loc = loc_of(node)
-        form = spelling if getattr(node, "element_frame", False) else "array"
+        form = spelling if in_element_frame(node) else "array"
         if isinstance(exponent, Host) and isinstance(exponent.value, int | float | np.number):
             value = exponent.value
             special = value in SPECIAL_EXPONENTS
@@ -404,12 +405,6 @@ class ExpressionLowering:
             Device(value.id, number=is_number(a) and is_number(b)) for value, (a, b) in zip(results, pairs, strict=True)
         )
         return first.with_items(merged) if isinstance(first, TupleValue) else merged[0]
-
-
-def loc_of(node: ast.AST) -> Loc | None:
-    """Where a node of the inlined tree came from."""
-    loc: Loc | None = getattr(node, "loc", None)
-    return loc
 
 
 def _is_plain(spec: ast.expr) -> bool:

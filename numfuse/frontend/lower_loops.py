@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from numfuse.body import Block, Loop
 from numfuse.errors import FusionNotImplementedError, FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
-from numfuse.frontend.lower_expressions import STRUCTURAL_VALUES, is_number, loc_of
+from numfuse.frontend.frames import loc_of
+from numfuse.frontend.lower_expressions import STRUCTURAL_VALUES, is_number
 from numfuse.frontend.lower_regions import RegionLowering, is_partial
 from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue
 from numfuse.frontend.prelude import Host

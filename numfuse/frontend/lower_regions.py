@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from numfuse.body import Block, Const, If, Value
 from numfuse.errors import FusionTypeError, FusionValueError, Loc
 from numfuse.frontend.binding import Static
+from numfuse.frontend.frames import loc_of
 from numfuse.frontend.lower_calls import CallLowering
-from numfuse.frontend.lower_expressions import is_number, loc_of
+from numfuse.frontend.lower_expressions import is_number
 from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue, Unassigned
 from numfuse.frontend.prelude import Host
 from numfuse.passes.types import UNDEFINED

@@ -177,8 +177,11 @@ class Statements(Calls):
 
     def do_Raise(self, node: ast.Raise, frame: Frame) -> None:
         """A path that Python alone decides about may end with an exception."""
-        if frame.control == Kind.ELEMENT or node.exc is None:
+        if frame.control == Kind.ELEMENT:
             raise language.refusal(node, frame.place(node))
+        if node.exc is None:
+            message = "`raise` alone has nothing to raise again in a fused function: name the exception"
+            raise FusionSyntaxError(message, frame.place(node))
         error = self.host_expression(node.exc, frame)
         cause = None if node.cause is None else self.host_expression(node.cause, frame)
         self.out.append(self.make(ast.Raise(error, cause), node, frame))

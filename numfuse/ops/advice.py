@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numfuse.errors import FusionAttributeError, FusionError, FusionNotImplementedError
+from numfuse.errors import FusionAttributeError, FusionError, FusionNotImplementedError, Loc
 from numfuse.ops.names import METHODS
 
 __all__ = ["advice", "advice_builtin", "advice_method", "method_error"]
@@ -93,6 +93,7 @@ _BUILTINS: dict[Any, str] = {
     builtins.repr: "return the value and write that",
     builtins.format: "return the value and write that",
 }
+_OF_BUILTIN = {id(function): _NOT_HERE.format(function.__name__) + instead for function, instead in _BUILTINS.items()}
 
 
 def advice(obj: object) -> str:
@@ -122,26 +123,22 @@ def _written(obj: object, name: str) -> str:
 
 def advice_builtin(obj: object) -> str | None:
     """What to write instead of a builtin function on elements, or None."""
-    for function, instead in _BUILTINS.items():
-        if function is obj:
-            return _NOT_HERE.format(function.__name__) + instead
-    return None
+    return _OF_BUILTIN.get(id(obj))
 
 
 def advice_method(name: str) -> str:
     """Why a method of arrays can't be used in a fused function, and what to write instead."""
     written = f"x.{name}"
     if not _is_method(name):
-        known = {*METHODS, "astype", "copy", *(n for n in dir(np.ndarray) if not n.startswith("_"))}
-        close = difflib.get_close_matches(name, sorted(known), n=1)
+        close = difflib.get_close_matches(name, [*METHODS, "astype", "copy", "dtype", "shape", "ndim", "size"], n=1)
         return f"arrays have no attribute {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
     return _advice(name, written, f"{written} is not an operation that numfuse knows")
 
 
-def method_error(name: str) -> FusionError:
+def method_error(name: str, loc: Loc | None = None) -> FusionError:
     """The error for a method of arrays that is no operation: unknown, or not supported."""
     kind = FusionNotImplementedError if _is_method(name) else FusionAttributeError
-    return kind(advice_method(name))
+    return kind(advice_method(name), loc)
 
 
 def _is_method(name: str) -> bool:
