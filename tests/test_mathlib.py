@@ -330,6 +330,7 @@ def test_code_for_the_gpu(numba_cuda: Any, loop: tuple[np.dtype, ...]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*Grid size")  # Numba finds small grids worth a warning
 @pytest.mark.parametrize("loop", SIGNATURES, ids=signature_id)
 def test_values_on_the_gpu(numba_cuda: Any, loop: tuple[np.dtype, ...]) -> None:
     from numfuse.mathlib import cuda as library
