@@ -15,25 +15,17 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from numfuse.arguments import bind, common_adapter, required, spelled
 from numfuse.arrays import Adapter, Refusal
-from numfuse.errors import FusionError, FusionRecursionError, FusionTypeError, FusionValueError, Loc
-from numfuse.frontend.binding import Static
-from numfuse.frontend.lower import Parameter
-from numfuse.frontend.lower_expressions import STRUCTURAL_VALUES
+from numfuse.errors import FusionError, FusionTypeError, FusionValueError
 from numfuse.keys import (
     SIGNERS,
-    array_dtype,
     identifier,
-    is_receiver,
-    kind_key,
     loop_types,
     named_signature,
-    parameter_of,
-    same_dtypes,
     unchanged,
 )
 from numfuse.launch import Options, build_plan
-from numfuse.pipeline import Variant, build_variant
 from numfuse.runner import Run
+from numfuse.variants import VariantStore
 
 if TYPE_CHECKING:
     from numfuse.tools.explain import Explanation
@@ -43,8 +35,6 @@ R = TypeVar("R")
 
 # Signatures that one fused function remembers; a program that calls with ever new shapes stays bounded.
 MAX_PLANS = 2048
-# Sets of dtypes and structural arguments for which it keeps lowered variants.
-MAX_VARIANTS = 128
 
 _every_fused: weakref.WeakSet[Fused[..., Any]] = weakref.WeakSet()
 
@@ -149,7 +139,7 @@ def _check(options: Options, device: str | None) -> None:
         raise FusionValueError(f"device={device!r}: it is None (anywhere), 'cpu' or 'cuda'")
 
 
-class Fused(Generic[P, R]):
+class Fused(VariantStore, Generic[P, R]):
     """A function that runs as one kernel; made by :func:`fuse`.
 
     Attributes
@@ -225,6 +215,7 @@ class Fused(Generic[P, R]):
                 f"{function!r} has no Python signature, so it has no Python source either: fuse a function "
                 f"written in Python"
             ) from None
+        super().__init__()
         self._kernel_name = identifier(name or str(getattr(plain, "__name__", type(function).__name__)))
         self._names = tuple(self.__signature__.parameters)
         self._simple = all(
@@ -233,8 +224,6 @@ class Fused(Generic[P, R]):
         )
         self._keyword_only = any(p.kind is p.KEYWORD_ONLY for p in self.__signature__.parameters.values())
         self._plans: dict[tuple[Any, ...], list[tuple[Any, Run, tuple[Any, ...]]] | None] = {}
-        self._variants: dict[tuple[Any, ...], list[Variant]] = {}
-        self._structural: dict[Any, set[Any]] = {}
         self._lock = threading.RLock()
         _every_fused.add(self)
 
@@ -358,6 +347,7 @@ class Fused(Generic[P, R]):
                     self._plans[key] = None
                 return None, ()
             variant, slots = self._variant(values)
+            self.nout = len(variant.program.results)
             plan = build_plan(variant, self._names, values, slots, adapter, self._options)
             captured = tuple(
                 (slot, named_signature(f"captured array {name!r}", slots[slot])) for name, slot in variant.captured
@@ -377,65 +367,6 @@ class Fused(Generic[P, R]):
     def _common_adapter(self, values: tuple[Any, ...]) -> Adapter | None:
         """The library of the arrays; None if there are no arrays."""
         return common_adapter(self._names, values, self._device, self._kernel_name)
-
-    def _variant(self, values: tuple[Any, ...]) -> tuple[Variant, tuple[Any, ...]]:
-        """The variant for these arguments, and the values of its prelude."""
-        parameters = {name: parameter_of(name, value) for name, value in zip(self._names, values, strict=True)}
-        kinds = tuple(kind_key(parameter) for parameter in parameters.values())
-        if (
-            kinds not in self._variants and len(self._variants) >= MAX_VARIANTS
-        ):  # a new lambda as an argument of each call, say
-            self._variants.clear()
-        variants = self._variants.setdefault(kinds, [])
-        for variant in variants:
-            slots = variant.prelude(*values)
-            if slots is not None and same_dtypes(variant.captured, slots, variant.program):
-                return variant, slots
-        variant = self._build(parameters)
-        variants.insert(0, variant)
-        del variants[64:]
-        self.nout = len(variant.program.results)
-        return variant, variant.take_host_values()
-
-    def _build(self, parameters: dict[str, Parameter]) -> Variant:
-        """Lower for these arguments.
-
-        The object of a method is first taken as any other object, whose attributes Python reads at each call, so
-        that one lowering serves all instances. Calls of its own methods on elements need to know which they
-        are: then the lowering is for this one instance.
-        """
-
-        def build(chosen: dict[str, Parameter]) -> Variant:
-            try:
-                return build_variant(self.py_func, self._kernel_name, chosen, array_dtype, self._structural_values)
-            except RecursionError as error:
-                if isinstance(error, FusionError):
-                    raise
-                raise FusionRecursionError(
-                    f"{self._kernel_name} is nested more deeply than Python's recursion limit allows: split long "
-                    f"expressions into statements"
-                ) from None
-
-        try:
-            return build(parameters)
-        except FusionError as error:
-            first = error
-        name = self._names[0] if self._names else ""
-        receiver = parameters.get(name)
-        if not is_receiver(receiver):
-            raise first
-        try:
-            return build({**parameters, name: Static(receiver.value)})
-        except FusionError as error:
-            second = error
-        # The one that got further tells what is really wrong.
-        raise second if second.reached() > first.reached() else first
-
-    def _structural_values(self, loc: Loc | None, value: object) -> int:
-        seen = self._structural.setdefault(loc, set())
-        if len(seen) <= STRUCTURAL_VALUES:  # one more than matters
-            seen.add(value)
-        return len(seen)
 
     def explain(self, *args: Any, target: str | None = None, **kwargs: Any) -> Explanation:
         """Show what a call with these arguments compiles to, and launch nothing.
@@ -486,6 +417,7 @@ class Fused(Generic[P, R]):
                 raise FusionTypeError("explain() needs at least one array: without one there is no kernel")
             with self._lock:
                 variant, slots = self._variant(values)
+                self.nout = len(variant.program.results)
             return explain(variant, self._names, values, slots, adapter, self._options, target, self.py_func)
         except FusionError as error:
             raise error.bare() from error.__cause__

@@ -293,7 +293,7 @@ def test_plans_stay_bounded(monkeypatch):
 
 
 def test_functions_as_arguments_stay_bounded(monkeypatch):
-    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 8)
+    monkeypatch.setattr("numfuse.variants.MAX_VARIANTS", 8)
     fused = fuse(lambda x, function: function(x))
     for k in range(30):
         same(fused(X, lambda v, k=k: v + k), X + k)
@@ -310,7 +310,7 @@ def test_plain_calls_stay_bounded(monkeypatch):
 
 def test_a_full_table_keeps_what_it_has(monkeypatch):
     monkeypatch.setattr("numfuse.fused.MAX_PLANS", 2)
-    monkeypatch.setattr("numfuse.fused.MAX_VARIANTS", 2)
+    monkeypatch.setattr("numfuse.variants.MAX_VARIANTS", 2)
     fused = fuse(lambda x, n: x * n if n > 0 else x - n)
     for array in (X, X.astype(np.float64)):
         for n in (1.0, -1.0):  # two entries under one key
