@@ -1,4 +1,4 @@
-"""Inlining for tests: the operations they know, and the inlined tree as a function."""
+"""Inlining for tests: the operations they know, and the inlined tree as a function; some helpers to inline."""
 
 from __future__ import annotations
 
@@ -67,3 +67,25 @@ def holds(inlined):
 def text(inlined):
     """The body as text, without the head."""
     return "\n".join(ast.unparse(statement) for statement in inlined.tree.body)
+
+
+def clip01(v):
+    return np.minimum(np.maximum(v, 0), 1)
+
+
+def early(x, n=3):
+    """Returns from inside of two loops."""
+    for i in range(n):
+        for j in range(3):
+            if x * j > 3 + i:
+                return x + j
+        x = x + 1
+    return -x
+
+
+def grade(x, *, low=0.0, high=1.0):
+    if x < low:
+        return low
+    if x > high:
+        return high
+    return x

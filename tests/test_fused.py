@@ -407,3 +407,23 @@ def test_many_threads_may_make_the_first_call():
         thread.join()
     assert not failures
     assert variants(fused) == kernels(fused) == 1
+
+
+class Filter:
+    """Private names: of a parameter, a variable, an attribute and a function inside of the method."""
+
+    def __init__(self, gain: float) -> None:
+        self.__gain = gain
+
+    @fuse
+    def apply(self, __x: Any) -> Any:
+        def __shifted(value: Any) -> Any:
+            return value + 1
+
+        __scaled = __x * self.__gain
+        return __shifted(__scaled)
+
+
+def test_private_names_in_a_class() -> None:
+    x = np.linspace(0, 1, 5)
+    np.testing.assert_array_equal(Filter(3.0).apply(x), x * 3.0 + 1)

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 import pytest
-from inlining import E, H, check, fuse, runnable, text
+from inlining import E, H, check, clip01, early, fuse, grade, runnable, text
 
 from numfuse.frontend.binding import Static
 from numfuse.frontend.frames import is_host_call, static_of
@@ -18,28 +18,6 @@ CALLS: list[object] = []
 
 
 ROWS = [(-2.0,), (0.0,), (0.4,), (1.0,), (3.5,), (9.0,)]
-
-
-def clip01(v):
-    return np.minimum(np.maximum(v, 0), 1)
-
-
-def early(x, n=3):
-    """Returns from inside of two loops."""
-    for i in range(n):
-        for j in range(3):
-            if x * j > 3 + i:
-                return x + j
-        x = x + 1
-    return -x
-
-
-def grade(x, *, low=0.0, high=1.0):
-    if x < low:
-        return low
-    if x > high:
-        return high
-    return x
 
 
 def test_helper_is_inlined_readably():
@@ -231,8 +209,9 @@ class Camera:
     def __init__(self, gain):
         self.gain, self.__secret, self.table = gain, 0.5, np.arange(3.0)
 
-    def scale(self, x):
-        return x * self.gain + self.__secret
+    def scale(self, __x):
+        __gain = self.gain
+        return __x * __gain + self.__secret
 
     def expose(self, x, i):
         return self.clamp(self.scale(x), self.limit) + self.table[i]

@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 import pytest
-from inlining import E, H, check, fuse, holds, text
+from inlining import E, H, check, clip01, early, fuse, grade, holds, text
 
 from numfuse.errors import (
     FusionAttributeError,
@@ -28,28 +28,6 @@ SETTINGS = {"gain": 3.0, "curve": np.sin}
 TABLE = np.arange(4.0)
 PARAMETERS = types.SimpleNamespace(sigma=1.5, inner=types.SimpleNamespace(mu=0.25))
 MISSING = None
-
-
-def clip01(v):
-    return np.minimum(np.maximum(v, 0), 1)
-
-
-def early(x, n=3):
-    """Returns from inside of two loops."""
-    for i in range(n):
-        for j in range(3):
-            if x * j > 3 + i:
-                return x + j
-        x = x + 1
-    return -x
-
-
-def grade(x, *, low=0.0, high=1.0):
-    if x < low:
-        return low
-    if x > high:
-        return high
-    return x
 
 
 def test_captured_values_and_guards():

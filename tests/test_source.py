@@ -22,9 +22,11 @@ LAMBDAS = (lambda v: v + 1, lambda v: v + 2, lambda w: lambda w: w * 3, lambda w
 
 
 class Camera:
-    class Lens:
-        def focus(self, x):
-            return self.__depth * x
+    class __Lens:
+        def focus(self, __x):
+            return self.__depth * __x + self.focus(__x=1) + self.__len__()
+
+    lens = __Lens
 
     @staticmethod
     @same
@@ -70,10 +72,11 @@ def test_nested_functions_and_closures():
 
 
 def test_methods_decorators_and_private_names():
-    source = source_of(Camera.Lens.focus)
-    assert source.owner == "Lens"
-    assert source.private("__depth") == "_Lens__depth"
-    assert source.private("__len__") == "__len__"
+    names = ast.unparse(source_of(Camera.lens.focus).node)
+    assert "_Lens__depth" in names
+    assert "self.__len__" in names
+    assert "def focus(self, _Lens__x)" in names
+    assert "self.focus(__x=1)" in names
     assert source_of(Camera.still).node.name == "still"
     assert source_of(Camera.shutter.fget).node.name == "shutter"
 

@@ -222,7 +222,7 @@ class Calls(Operators):
         held: list[Pair] = [(receiver, abstract)]
         self.spill(held, start, node, frame)
         kind = max([abstract.kind, *(argument.abstract.kind for argument in arguments)])
-        attribute = ast.Attribute(held[0][0], frame.source.private(node.func.attr), ast.Load())
+        attribute = ast.Attribute(held[0][0], node.func.attr, ast.Load())
         function = self.make(attribute, node.func, frame)
         return self.rebuild(node, function, arguments, frame, host=kind == Kind.HOST), of_kind(kind)
 

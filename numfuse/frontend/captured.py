@@ -55,7 +55,7 @@ class Captured(Workspace):
             base = self.resolve(node.value, frame)
             if base is None or base.category in ("number", "array") or self.is_array(base.value):
                 return None
-            return self._attribute_of(base, frame.source.private(node.attr), node, frame)
+            return self._attribute_of(base, node.attr, node, frame)
         if isinstance(node, ast.Subscript):
             key = constant_key(node.slice)
             if key is UNKNOWN:

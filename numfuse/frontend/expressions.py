@@ -158,7 +158,7 @@ class Expressions(Captured):
         if resolved is not None:
             return self.materialise(resolved, node, frame)
         base, abstract = self.expression(node.value, frame)
-        new = self.make(ast.Attribute(base, frame.source.private(node.attr), ast.Load()), node, frame)
+        new = self.make(ast.Attribute(base, node.attr, ast.Load()), node, frame)
         if abstract.kind == Kind.ELEMENT and node.attr in HOST_ATTRIBUTES:
             if node.attr != "dtype":
                 frame.array_uses.append((f".{node.attr}", frame.place(node)))

@@ -27,15 +27,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Source:
     """A function's definition and where it stands.
 
-    `node` belongs to a cached parse: readers never change it. `owner` is the name of the class in whose body
-    the function is written, for Python's private names (``self.__gain``).
+    `node` belongs to a cached parse: readers never change it. Private names (``self.__gain``) stand in it as
+    Python knows them (``self._Camera__gain``).
     """
 
     node: ast.FunctionDef | ast.Lambda
     filename: str
     name: str
     lines: tuple[str, ...]
-    owner: str | None = None
 
     @property
     def body(self) -> list[ast.stmt]:
@@ -48,13 +47,7 @@ class Source:
     def nested(self, node: ast.FunctionDef | ast.Lambda) -> Source:
         """The source of a function written inside this one."""
         name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-        return Source(node, self.filename, f"{self.name}.<locals>.{name}", self.lines, self.owner)
-
-    def private(self, name: str) -> str:
-        """The name as Python knows it: two leading underscores inside a class take the class's name."""
-        if self.owner and name.startswith("__") and not name.endswith("__"):
-            return f"_{self.owner.lstrip('_')}{name}"
-        return name
+        return Source(node, self.filename, f"{self.name}.<locals>.{name}", self.lines)
 
     def place(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
         """Where a node of this source stands; columns count characters."""
@@ -82,15 +75,15 @@ def source_of(function: types.FunctionType) -> Source:
 
 @lru_cache(maxsize=1024)
 def _located(lines: tuple[str, ...], code: types.CodeType) -> Source:
-    module = _parse("".join(lines), code.co_filename)
-    node, owner = _find(module, code)
-    _check_current(module, node, code)
+    text = "".join(lines)
+    node = _find(_parse(text, code.co_filename), code)
+    _check_current(text, code)
     if isinstance(node, ast.AsyncFunctionDef) or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         raise FusionNotImplementedError(
             f"{code.co_qualname} is a generator or a coroutine; return its values from a plain `def`",
             Loc(code.co_filename, node.lineno, node.col_offset, node.col_offset + 1, code.co_qualname),
         )
-    return Source(node, code.co_filename, code.co_qualname, lines, owner)
+    return Source(node, code.co_filename, code.co_qualname, lines)
 
 
 def _characters(text: str, column: int) -> int:
@@ -126,20 +119,29 @@ def _why_no_source(filename: str) -> str:
 @lru_cache(maxsize=64)
 def _parse(text: str, filename: str) -> ast.Module:
     try:
-        return ast.parse(text, filename)
+        module = ast.parse(text, filename)
     except (SyntaxError, ValueError) as error:
         raise FusionTypeError(
             f"{filename} does not parse as Python ({error}), so functions from it can't be fused; "
             "if the file was edited, import it again"
         ) from error
+    _name_privately(module, "")
+    return module
 
 
-def _definitions(node: ast.AST, owner: str | None = None) -> Iterator[tuple[Definition, str | None]]:
-    """Every function in a tree, with the class in which it is written."""
+def _name_privately(node: ast.AST, owner: str) -> None:
+    """Write names with two leading underscores inside a class as Python knows them: with the class's name.
+
+    The keywords of calls stay as they are in Python too.
+    """
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, Definition):
-            yield child, owner
-        yield from _definitions(child, child.name if isinstance(child, ast.ClassDef) else owner)
+        inside = child.name.lstrip("_") if isinstance(child, ast.ClassDef) else owner
+        if owner and not isinstance(child, ast.keyword | ast.alias):
+            for field in ("id", "attr", "arg", "name"):
+                name = getattr(child, field, None)
+                if isinstance(name, str) and name.startswith("__") and not name.endswith("__"):
+                    setattr(child, field, f"_{owner}{name}")
+        _name_privately(child, inside)
 
 
 def _first_line(node: Definition) -> int:
@@ -148,20 +150,21 @@ def _first_line(node: Definition) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _find(module: ast.Module, code: types.CodeType) -> tuple[Definition, str | None]:
-    name = code.co_name
+def _find(module: ast.Module, code: types.CodeType) -> Definition:
+    is_lambda = code.co_name == "<lambda>"
     candidates = [
-        (node, owner)
-        for node, owner in _definitions(module)
-        if _first_line(node) == code.co_firstlineno
-        and ("<lambda>" if isinstance(node, ast.Lambda) else node.name) == name
+        node
+        for node in ast.walk(module)
+        if isinstance(node, Definition)
+        and _first_line(node) == code.co_firstlineno
+        and isinstance(node, ast.Lambda) == is_lambda
         and _parameters(node.args) == _code_parameters(code)
     ]
     if len(candidates) > 1:
         spans = list(_spans(code))
-        inside = [c for c in candidates if all(_contains(c[0], span) for span in spans)]
+        inside = [c for c in candidates if all(_contains(c, span) for span in spans)]
         # Of nested lambdas the innermost that holds every instruction is the one meant.
-        candidates = inside[-1:] if spans else [c for c in candidates if _compiles_to(c[0], code)]
+        candidates = inside[-1:] if spans else [c for c in candidates if _compiles_to(c, code)]
     if not candidates:
         raise _stale(code)
     return candidates[0]
@@ -209,18 +212,18 @@ def _code_parameters(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def _check_current(module: ast.Module, node: Definition, code: types.CodeType) -> None:
+def _check_current(text: str, code: types.CodeType) -> None:
     """Compare the function's code with that compiled from the text."""
     if any(name.startswith("@pytest_ar") for name in _names_of(code)):
         return  # pytest has rewritten its assertions, so this code never equals its text
-    compiled = _compiled(module, code.co_filename)
+    compiled = _compiled(text, code.co_filename)
     same = [c for c in compiled if c.co_name == code.co_name and c.co_firstlineno == code.co_firstlineno]
     if not any(_outline(c) == _outline(code) for c in same):
         raise _stale(code)
 
 
 @lru_cache(maxsize=64)
-def _compiled(module: ast.Module, filename: str) -> tuple[types.CodeType, ...]:
+def _compiled(text: str, filename: str) -> tuple[types.CodeType, ...]:
     def inner(code: types.CodeType) -> Iterator[types.CodeType]:
         yield code
         for constant in code.co_consts:
@@ -228,7 +231,7 @@ def _compiled(module: ast.Module, filename: str) -> tuple[types.CodeType, ...]:
                 yield from inner(constant)
 
     try:
-        return tuple(inner(compile(module, filename, "exec", dont_inherit=True)))
+        return tuple(inner(compile(text, filename, "exec", dont_inherit=True)))
     except (SyntaxError, ValueError) as error:
         raise FusionTypeError(f"{filename} does not compile: {error}") from error
 
