@@ -58,7 +58,7 @@ def named_signature(phrase: str, value: Any) -> Any:
     try:
         return signer(value)(value)
     except Refusal as refusal:
-        raise refusal.error(f"{phrase} {refusal.message}") from None
+        raise refusal.labelled(phrase) from None
 
 
 def structural_key(value: Any) -> Any:

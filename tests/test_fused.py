@@ -9,12 +9,11 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from comparing import X, kernels, same, variants
+from comparing import X, at_once, kernels, same, variants
 
 from numfuse import FusionTypeError, FusionValueError, fuse
 
@@ -389,23 +388,12 @@ def test_arrays_keep_their_contents():
 
 def test_many_threads_may_make_the_first_call():
     fused = fuse(lambda x, n: x * n + n)
-    barrier = threading.Barrier(6)
-    failures: list[BaseException] = []
 
     def work(n: int) -> None:
-        try:
-            barrier.wait()
-            for k in range(50):
-                same(fused(X, float(n * k)), X * (n * k) + n * k)
-        except BaseException as error:
-            failures.append(error)
+        for k in range(50):
+            same(fused(X, float(n * k)), X * (n * k) + n * k)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, 6)
     assert variants(fused) == kernels(fused) == 1
 
 

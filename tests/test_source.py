@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import linecache
@@ -36,6 +37,17 @@ class Camera:
     @property
     def shutter(self):
         return 1
+
+
+@contextlib.contextmanager
+def importing(name, directory, monkeypatch):
+    """A module of a directory, for as long as the text that it was made from is edited."""
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    try:
+        yield importlib.import_module(name)
+    finally:
+        del sys.modules[name]
 
 
 def text(function):
@@ -137,10 +149,7 @@ def test_functions_without_text():
 def test_a_file_that_changed(tmp_path, monkeypatch):
     module = tmp_path / "numfuse_changing.py"
     module.write_text("def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    imported = importlib.import_module("numfuse_changing")
-    try:
+    with importing("numfuse_changing", tmp_path, monkeypatch) as imported:
         assert "x + 1" in text(imported.f)
         module.write_text("def f(x):\n    return x + 12345\n\n\ndef g(x):\n    return x\n")
         with pytest.raises(FusionTypeError, match="import the module again"):
@@ -152,23 +161,16 @@ def test_a_file_that_changed(tmp_path, monkeypatch):
         module.write_text("def f(x:\n")
         with pytest.raises(FusionTypeError, match="does not parse"):
             source_of(imported.f)
-    finally:
-        del sys.modules["numfuse_changing"]
 
 
 def test_a_file_with_assertions_that_changed(tmp_path, monkeypatch):
     module = tmp_path / "numfuse_asserting.py"
     module.write_text("def f(x):\n    assert x > 0\n    return x + 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    imported = importlib.import_module("numfuse_asserting")
-    try:
+    with importing("numfuse_asserting", tmp_path, monkeypatch) as imported:
         assert "x + 1" in text(imported.f)
         module.write_text("def f(x):\n    assert x > 0\n    return x + 12345\n")
         with pytest.raises(FusionTypeError, match="import the module again"):
             source_of(imported.f)
-    finally:
-        del sys.modules["numfuse_asserting"]
 
 
 def test_generators_and_coroutines_are_refused():

@@ -29,36 +29,9 @@ from numfuse.frontend.binding import Static
 from numfuse.frontend.frames import in_element_frame, is_synthetic, loc_of, static_of
 from numfuse.frontend.lower_values import UNASSIGNED, Abstract, Device, TupleValue, Unassigned
 from numfuse.frontend.prelude import Host, PreludeWriter
+from numfuse.frontend.python_operators import BINARY, COMPARISON, UNARY
 from numfuse.passes.builder import Builder
 
-_PYTHON_BINARY: dict[type[ast.operator], tuple[str, Callable[..., object]]] = {
-    ast.Add: ("+", operator.add),
-    ast.Sub: ("-", operator.sub),
-    ast.Mult: ("*", operator.mul),
-    ast.Div: ("/", operator.truediv),
-    ast.FloorDiv: ("//", operator.floordiv),
-    ast.Mod: ("%", operator.mod),
-    ast.Pow: ("**", operator.pow),
-    ast.LShift: ("<<", operator.lshift),
-    ast.RShift: (">>", operator.rshift),
-    ast.BitAnd: ("&", operator.and_),
-    ast.BitOr: ("|", operator.or_),
-    ast.BitXor: ("^", operator.xor),
-}
-_PYTHON_UNARY: dict[type[ast.unaryop], tuple[str, Callable[..., object]]] = {
-    ast.USub: ("-", operator.neg),
-    ast.UAdd: ("+", operator.pos),
-    ast.Invert: ("~", operator.invert),
-    ast.Not: ("not ", operator.not_),
-}
-_PYTHON_COMPARISON: dict[type[ast.cmpop], tuple[str, Callable[..., object]]] = {
-    ast.Eq: ("==", operator.eq),
-    ast.NotEq: ("!=", operator.ne),
-    ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.GtE: (">=", operator.ge),
-}
 # Operators that no Python number makes fail.
 _SAFE = frozenset(
     [
@@ -285,7 +258,7 @@ class ExpressionLowering:
             )
         if row == "power" and isinstance(left, Device):
             return self.power(left, right, "operator", node)
-        symbol, function = _PYTHON_BINARY[type(kind)]
+        symbol, function = BINARY[type(kind)]
         return self.apply(row, f"({{}} {symbol} {{}})", function, [left, right], loc_of(node))
 
     def power(self, base: Abstract, exponent: Abstract, spelling: str, node: ast.AST) -> Device:
@@ -311,7 +284,7 @@ class ExpressionLowering:
         value = self.expr(node.operand)
         if isinstance(node.op, ast.Not) and not isinstance(value, Device | Host):
             return self.prelude.static(not self.truth(value, loc_of(node)))
-        symbol, function = _PYTHON_UNARY[type(node.op)]
+        symbol, function = UNARY[type(node.op)]
         row = ops.unary_operator(type(node.op)) or ""
         return self.apply(row, f"({symbol}{{}})", function, [value], loc_of(node))
 
@@ -335,7 +308,7 @@ class ExpressionLowering:
         row = ops.comparison(type(kind))
         if row is None:
             return self._membership(isinstance(kind, ast.In), pair, node)
-        symbol, function = _PYTHON_COMPARISON[type(kind)]
+        symbol, function = COMPARISON[type(kind)]
         return self.apply(row, f"({{}} {symbol} {{}})", function, pair, loc_of(node))
 
     def _membership(self, inside: bool, pair: list[Abstract], node: ast.Compare) -> Abstract:

@@ -6,7 +6,6 @@ Where Python would not always evaluate an operand that emits statements, the exp
 from __future__ import annotations
 
 import ast
-from typing import Any
 
 from numfuse.frontend.binding import (
     UNKNOWN,
@@ -18,6 +17,7 @@ from numfuse.frontend.binding import (
 )
 from numfuse.frontend.expressions import Expressions, Pair, is_simple
 from numfuse.frontend.frames import Frame
+from numfuse.frontend.python_operators import COMPARISON
 
 __all__ = ["Operators"]
 
@@ -221,15 +221,9 @@ def _compare(op: ast.cmpop, a: object, b: object) -> object:
     if not isinstance(a, plain) or not isinstance(b, plain):
         return UNKNOWN
     try:
-        answers: dict[type[ast.cmpop], object] = {
-            ast.Lt: lambda: a < b,  # type: ignore[operator]
-            ast.LtE: lambda: a <= b,  # type: ignore[operator]
-            ast.Gt: lambda: a > b,  # type: ignore[operator]
-            ast.GtE: lambda: a >= b,  # type: ignore[operator]
-            ast.In: lambda: a in b,  # type: ignore[operator]
-            ast.NotIn: lambda: a not in b,  # type: ignore[operator]
-        }
-        answer: Any = answers.get(type(op))
-        return UNKNOWN if answer is None else answer()
+        if isinstance(op, ast.In | ast.NotIn):
+            return (a in b) is isinstance(op, ast.In)  # type: ignore[operator]
+        comparison = COMPARISON.get(type(op))
+        return UNKNOWN if comparison is None else comparison[1](a, b)
     except TypeError:
         return UNKNOWN
